@@ -1,0 +1,30 @@
+"""Where the bars come from and which features they carry."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from trainer.fields import Frozen, static
+from trainer.market.bar_config import BarConfig
+from trainer.market.features.config import FeatureConfig
+from trainer.market.sources.config import FileConfig
+from trainer.market.synthetic_config import SyntheticConfig
+
+
+class MarketConfig(Frozen):
+    """``synthetic`` is the embedded market, ``bars`` a Parquet or CSV file, ``dbn`` Databento MBP-10 and trades."""
+
+    source: Literal["synthetic", "bars", "dbn"] = static("synthetic", doc="kind of market data")
+    instrument: str = static("synthetic", doc="instrument record: a name in configs/instruments or the path of a TOML file")
+    synthetic: SyntheticConfig = SyntheticConfig()
+    files: FileConfig = FileConfig()
+    bar: BarConfig = BarConfig()
+    features: FeatureConfig = FeatureConfig()
+
+    @model_validator(mode="after")
+    def _path_given(self) -> MarketConfig:
+        if self.source != "synthetic" and self.files.path is None:
+            raise ValueError(f"source '{self.source}' needs market.files.path (or --data PATH)")
+        return self

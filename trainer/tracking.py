@@ -1,0 +1,298 @@
+"""MLflow tracking for the single trial, the GPU actors and the sweep: journal first, ship in the background.
+
+Every record is appended to a journal file (JSON lines) on local disk and shipped to MLflow in batches by one thread. So
+the trainer never waits for the server, memory stays bounded however long the server is away, and what a crash left
+unshipped is shipped by the next process that opens the journal. Timestamps are taken when a value is recorded: shipping
+a line twice changes nothing. Runs are found by their tags, never by a remembered id, so a resumed trial continues its run.
+
+No torch here: thin clients track too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from trainer.errors import UserError
+
+MAX_METRICS, MAX_PARAMS, MAX_PARAM_CHARS = 1_000, 100, 6_000  # what MLflow takes in one batch and one parameter
+_LONG_VALUE_FOLDER = "params"
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """Which run a record belongs to: found by these tags, created where none is found."""
+
+    tags: tuple[tuple[str, str], ...]
+    name: str
+    parent: RunKey | None = None
+
+    @staticmethod
+    def of(name: str, parent: RunKey | None = None, **tags: str) -> RunKey:
+        return RunKey(tuple(sorted(tags.items())), name, parent)
+
+    def to_json(self) -> dict[str, Any]:
+        parent = None if self.parent is None else self.parent.to_json()
+        return {"tags": dict(self.tags), "name": self.name, "parent": parent}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> RunKey:
+        parent = None if value["parent"] is None else RunKey.from_json(value["parent"])
+        return RunKey(tuple(sorted(value["tags"].items())), value["name"], parent)
+
+
+class Tracker:
+    """Records values of runs; one instance per process and journal.
+
+    Args:
+        uri: MLflow tracking URI.
+        experiment: name of the experiment, created where it does not exist.
+        journal: file that keeps what is not shipped yet; reopened after a crash.
+    """
+
+    def __init__(self, uri: str, experiment: str, journal: Path) -> None:
+        self._journal = journal
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        _drop_torn_line(journal)
+        self._file = journal.open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._shipper = _Shipper(uri, experiment, journal)
+        self._thread = threading.Thread(target=self._ship_until_closed, name="tracking", daemon=True)
+        self._thread.start()
+
+    def metrics(self, run: RunKey, values: Mapping[str, float], step: int) -> None:
+        """Record numbers of one step; those that are not finite are left out (the database cannot order them)."""
+        finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        self._record(run, {"metrics": finite, "step": step})
+
+    def params(self, run: RunKey, values: Mapping[str, Any]) -> None:
+        """Record the values a run was started with; they never change."""
+        self._record(run, {"params": {name: str(value) for name, value in values.items()}})
+
+    def tags(self, run: RunKey, values: Mapping[str, str]) -> None:
+        """Record or change tags."""
+        self._record(run, {"tags": dict(values)})
+
+    def artifact(self, run: RunKey, path: Path) -> None:
+        """Record a file or folder; it is read when shipped and must exist until then."""
+        self._record(run, {"artifact": str(path.resolve())})
+
+    def status(self, run: RunKey, status: str) -> None:
+        """Set ``RUNNING``, ``FINISHED``, ``FAILED`` or ``KILLED``."""
+        self._record(run, {"status": status})
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is shipped; False where the server did not take it in time (nothing is lost)."""
+        deadline = time.monotonic() + timeout_s
+        self._wake.set()
+        while self._shipper.offset < self._journal.stat().st_size:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                return False
+            time.sleep(0.02)
+        return True
+
+    def run_id(self, run: RunKey) -> str | None:
+        """MLflow's id of a run that was shipped, else None."""
+        return self._shipper.run_ids.get(run)
+
+    def close(self, timeout_s: float = 30.0) -> bool:
+        """Flush and stop; True where everything was shipped, else the journal keeps the rest for next time."""
+        shipped = self.flush(timeout_s)
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(timeout=5.0)
+        with self._lock:
+            self._file.close()
+        return shipped
+
+    def _record(self, run: RunKey, what: dict[str, Any]) -> None:
+        line = json.dumps({"run": run.to_json(), "time_ms": int(time.time() * 1000), **what})
+        with self._lock:
+            self._file.write(line + "\n")
+            self._file.flush()
+        self._wake.set()
+
+    def _ship_until_closed(self) -> None:
+        delay = 0.0
+        while not self._closing.is_set():
+            self._wake.wait(timeout=1.0)
+            self._wake.clear()
+            try:
+                self._shipper.ship_all(self._closing)
+                delay = 0.0
+            except Exception as error:  # whatever the server or the network did, training goes on and the journal keeps all
+                delay = min(30.0, max(0.5, 2 * delay))
+                self._shipper.last_error = f"{type(error).__name__}: {error}"
+                self._closing.wait(delay)
+                self._wake.set()
+
+
+@dataclass
+class _Shipper:
+    """Reads the journal from where shipping stopped and sends it; raises on any failure and can be called again."""
+
+    uri: str
+    experiment: str
+    journal: Path
+    run_ids: dict[RunKey, str] = field(default_factory=dict)
+    last_error: str = ""
+    _client: Any = None
+    _experiment_id: str = ""
+
+    def __post_init__(self) -> None:
+        self._offset_file = self.journal.with_suffix(".offset")
+        self.offset = int(self._offset_file.read_text()) if self._offset_file.exists() else 0
+
+    def ship_all(self, closing: threading.Event) -> None:
+        while not closing.is_set():
+            lines, end = self._read_piece()
+            if not lines:
+                return
+            self._connect()
+            for run, records in _by_run(lines):
+                self._send(self._resolve(run), records)
+            _write_whole(self._offset_file, str(end))
+            self.offset = end
+
+    def _read_piece(self, max_bytes: int = 1 << 20) -> tuple[list[dict[str, Any]], int]:
+        with self.journal.open("rb") as file:
+            file.seek(self.offset)
+            piece = file.read(max_bytes)
+            while piece and b"\n" not in piece:
+                more = file.read(max_bytes)
+                if not more:
+                    break
+                piece += more
+        whole = piece[: piece.rfind(b"\n") + 1]
+        return [json.loads(line) for line in whole.splitlines()], self.offset + len(whole)
+
+    def _connect(self) -> None:
+        if self._client is not None:
+            return
+        client = connect(self.uri)
+        found = client.get_experiment_by_name(self.experiment)
+        if found is None:
+            try:
+                self._experiment_id = client.create_experiment(self.experiment)
+            except Exception:  # another process created it in between
+                found = client.get_experiment_by_name(self.experiment)
+                if found is None:
+                    raise
+        if found is not None:
+            self._experiment_id = found.experiment_id
+        self._client = client
+
+    def _resolve(self, run: RunKey) -> str:
+        if run not in self.run_ids:
+            parent = None if run.parent is None else self._resolve(run.parent)
+            self.run_ids[run] = self._find(run) or self._create(run, parent)
+        return self.run_ids[run]
+
+    def _find(self, run: RunKey) -> str | None:
+        query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in run.tags)
+        found = self._client.search_runs([self._experiment_id], query, max_results=1, order_by=["attributes.start_time"])
+        return found[0].info.run_id if found else None
+
+    def _create(self, run: RunKey, parent: str | None) -> str:
+        tags = dict(run.tags) | {"mlflow.runName": run.name, "mlflow.source.name": "paceline"}
+        if parent is not None:
+            tags["mlflow.parentRunId"] = parent
+        return str(self._client.create_run(self._experiment_id, tags=tags, run_name=run.name).info.run_id)
+
+    def _send(self, run_id: str, records: Sequence[dict[str, Any]]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [
+            Metric(name, value, record["time_ms"], record["step"])
+            for record in records
+            for name, value in record.get("metrics", {}).items()
+        ]
+        params = {name: value for record in records for name, value in record.get("params", {}).items()}
+        tags = {name: value for record in records for name, value in record.get("tags", {}).items()}
+        for first in range(0, len(metrics), MAX_METRICS):
+            self._client.log_batch(run_id, metrics=metrics[first : first + MAX_METRICS])
+        entities = [Param(name, value[:MAX_PARAM_CHARS]) for name, value in params.items()]
+        for first in range(0, len(entities), MAX_PARAMS):
+            self._client.log_batch(run_id, params=entities[first : first + MAX_PARAMS])
+        for name, value in params.items():
+            if len(value) > MAX_PARAM_CHARS:
+                self._client.log_text(run_id, value, f"{_LONG_VALUE_FOLDER}/{name}.txt")
+        if tags:
+            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        for record in records:
+            if "artifact" in record:
+                self._log_artifact(run_id, Path(record["artifact"]))
+            if "status" in record:
+                self._set_status(run_id, record["status"])
+
+    def _log_artifact(self, run_id: str, path: Path) -> None:
+        if path.is_dir():
+            self._client.log_artifacts(run_id, str(path), path.name)
+        elif path.is_file():
+            self._client.log_artifact(run_id, str(path))
+
+    def _set_status(self, run_id: str, status: str) -> None:
+        if status == "RUNNING":
+            self._client.update_run(run_id, status=status)
+        else:
+            self._client.set_terminated(run_id, status=status)
+
+
+def connect(uri: str) -> Any:
+    """An MLflow client that fails within seconds where nobody answers."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def check_uri(uri: str) -> None:
+    """Ask the tracking server one question before any work starts.
+
+    Raises:
+        UserError: it does not answer.
+    """
+    try:
+        connect(uri).search_experiments(max_results=1)
+    except Exception as error:
+        reason = str(error).splitlines()[0][:200]
+        raise UserError(f"tracking server {redact(uri)}: no answer ({reason}); start it or name another one") from error
+
+
+def redact(uri: str) -> str:
+    """The URI without the user name and password it may carry."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
+
+
+def _by_run(lines: Sequence[dict[str, Any]]) -> Iterator[tuple[RunKey, list[dict[str, Any]]]]:
+    grouped: dict[RunKey, list[dict[str, Any]]] = {}
+    for line in lines:
+        grouped.setdefault(RunKey.from_json(line["run"]), []).append(line)
+    yield from grouped.items()
+
+
+def _drop_torn_line(journal: Path) -> None:
+    """Cut off a last line that a crash left half written."""
+    if journal.exists():
+        data = journal.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole != len(data):
+            with journal.open("r+b") as file:
+                file.truncate(whole)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
