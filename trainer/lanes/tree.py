@@ -26,7 +26,7 @@ def map_tensors(function: Callable[..., Tensor], record: R, *others: R) -> R:
         f.name: map_tensors(function, getattr(record, f.name), *(getattr(other, f.name) for other in others))
         for f in fields(record)
     }
-    return type(record)(**values)
+    return type(record)(**values)  # type: ignore[misc]
 
 
 def concat(records: Sequence[R]) -> R:
