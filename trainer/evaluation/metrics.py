@@ -1,0 +1,187 @@
+"""What a backtest was worth (S42): one lane at a time, on the host, in float64.
+
+Returns are net of costs and taken on the traded capital, which stays constant (profits are not reinvested): the return
+of a session is its change of equity over the capital. Sharpe, Sortino and Calmar come from session returns and are
+annualised by the instrument's own sessions per year, never by a constant; ``raw_sharpe`` is bar-wise and not annualised.
+Everything is summed in one fixed order, so the same path gives the same bits beside any other lanes.
+
+Legend: M bars of the backtest, S its sessions, K its closed trades (round trips).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy.stats import norm
+
+from trainer.market.bars_table import Floats, Ints
+
+
+class Flag(StrEnum):
+    """Why a Sharpe ratio is 0 although the equity moved, or that nothing is wrong."""
+
+    OK = "ok"
+    NOT_FINITE = "not_finite"  # the equity holds NaN or infinity: the lane has failed
+    FEW_TRADES = "few_trades"  # fewer closed trades than ``min_trades``
+    NO_VARIANCE = "no_variance"  # fewer than two sessions, or all of them returned the same
+
+
+@dataclass(frozen=True)
+class BacktestPath:
+    """One lane's backtest, bar by bar; money in the instrument's currency."""
+
+    capital: float  # traded capital, the base of all returns
+    start_equity: float  # before the first bar
+    equity_M: Floats  # at each bar's close, after costs
+    session_M: Ints
+    held_M: Floats  # signed position carried from the bar's fill to its close
+    notional_M: Floats  # money bought plus money sold in the bar
+    trade_profit_K: Floats  # net result of each closed trade
+    trade_bars_K: Ints  # bars each closed trade was held
+
+
+@dataclass(frozen=True)
+class BacktestMetrics:
+    """Ratios are 0 and flagged where they have no meaning; shares are fractions of 1."""
+
+    sharpe: float  # net, on session returns, annualised
+    raw_sharpe: float  # bar-wise, not annualised
+    probabilistic_sharpe: float  # probability that the true Sharpe exceeds the benchmark
+    sortino: float
+    calmar: float
+    profit: float  # money
+    annual_return: float  # share of the capital, not compounded
+    max_drawdown: float  # money, from the highest equity so far
+    max_drawdown_share: float  # of that highest equity
+    trades: int
+    win_rate: float  # share of closed trades with a profit
+    profit_factor: float  # gains over losses of closed trades; infinite where nothing was lost
+    average_holding: float  # bars
+    exposure: float  # share of bars with a position
+    turnover: float  # traded notional over capital, per session
+    sessions: int
+    flag: Flag
+
+
+def backtest_metrics(
+    path: BacktestPath, *, sessions_per_year: float, min_trades: int, benchmark_sharpe: float = 0.0
+) -> BacktestMetrics:
+    """Evaluate one path.
+
+    Args:
+        path: at least one bar.
+        sessions_per_year: the instrument's, e.g. 252.
+        min_trades: fewer closed trades give ratios of 0 and :attr:`Flag.FEW_TRADES`.
+        benchmark_sharpe: annualised; what ``probabilistic_sharpe`` is held against.
+    """
+    equity_M = np.concatenate([[path.start_equity], path.equity_M])
+    returns_S = session_returns(path)
+    trades = len(path.trade_profit_K)
+    flag = _flag(equity_M, returns_S, trades, min_trades)
+    drawdown, drawdown_share = max_drawdown(equity_M)
+    annual_return = float(np.mean(returns_S)) * sessions_per_year
+    year = math.sqrt(sessions_per_year)
+    counts = flag is Flag.OK
+    return BacktestMetrics(
+        sharpe=sharpe_ratio(returns_S) * year if counts else 0.0,
+        raw_sharpe=sharpe_ratio(np.diff(equity_M) / path.capital) if counts else 0.0,
+        probabilistic_sharpe=probabilistic_sharpe(returns_S, benchmark_sharpe / year) if counts else 0.0,
+        sortino=sortino_ratio(returns_S) * year if counts else 0.0,
+        calmar=_ratio(annual_return, drawdown_share) if counts else 0.0,
+        profit=float(equity_M[-1] - path.start_equity),
+        annual_return=annual_return,
+        max_drawdown=drawdown,
+        max_drawdown_share=drawdown_share,
+        trades=trades,
+        win_rate=float(np.mean(path.trade_profit_K > 0.0)) if trades else 0.0,
+        profit_factor=_profit_factor(path.trade_profit_K),
+        average_holding=float(np.mean(path.trade_bars_K)) if trades else 0.0,
+        exposure=float(np.mean(path.held_M != 0.0)),
+        turnover=float(np.sum(path.notional_M)) / path.capital / len(returns_S),
+        sessions=len(returns_S),
+        flag=flag,
+    )
+
+
+def session_returns(path: BacktestPath) -> Floats:
+    """Change of equity over each session as a share of the capital, ``[S]``; what the sweep's CSCV and deflation read."""
+    last_M = np.append(path.session_M[1:] != path.session_M[:-1], True)
+    return np.diff(path.equity_M[last_M], prepend=path.start_equity) / path.capital
+
+
+def sharpe_ratio(returns: Floats) -> float:
+    """Mean over sample deviation (n - 1), per period; 0 where the returns do not vary."""
+    return 0.0 if _constant(returns) else float(np.mean(returns) / np.std(returns, ddof=1))
+
+
+def sortino_ratio(returns: Floats) -> float:
+    """Mean over the root mean square of the negative returns (all n counted), per period; 0 where none is negative."""
+    return _ratio(float(np.mean(returns)), float(np.sqrt(np.mean(np.minimum(returns, 0.0) ** 2))))
+
+
+def probabilistic_sharpe(returns: Floats, benchmark: float) -> float:
+    """Probability that the true Sharpe per period exceeds ``benchmark``; 0.5 where the returns do not vary.
+
+    Moments are the population's (n), as in scipy's ``skew`` and ``kurtosis(fisher=False)``.
+    """
+    if _constant(returns):
+        return 0.5
+    deviation = returns - np.mean(returns)
+    variance = np.mean(deviation**2)
+    return probabilistic_sharpe_of_moments(
+        sharpe=sharpe_ratio(returns),
+        benchmark=benchmark,
+        observations=len(returns),
+        skew=float(np.mean(deviation**3) / variance**1.5),
+        kurtosis=float(np.mean(deviation**4) / variance**2),
+    )
+
+
+def probabilistic_sharpe_of_moments(
+    *, sharpe: float, benchmark: float, observations: int, skew: float, kurtosis: float
+) -> float:
+    """Bailey & Lopez de Prado, The Sharpe Ratio Efficient Frontier (2012), eq. 9.
+
+    ``Phi((SR - SR*) sqrt(n - 1) / sqrt(1 - g3 SR + (g4 - 1) / 4 SR^2))`` with g4 the kurtosis itself, 3 for a normal:
+    excess kurtosis belongs into ``(excess + 2) / 4``.
+    """
+    variance = 1.0 - skew * sharpe + (kurtosis - 1.0) / 4.0 * sharpe**2
+    if variance <= 0.0:  # estimated moments of very few returns can contradict each other
+        return float(sharpe > benchmark)
+    return float(norm.cdf((sharpe - benchmark) * math.sqrt(observations - 1) / math.sqrt(variance)))
+
+
+def max_drawdown(equity_M: Floats) -> tuple[float, float]:
+    """Deepest fall below the highest equity so far, in money and as a share of that height (each its own maximum)."""
+    peak_M = np.maximum.accumulate(equity_M)
+    fall_M = peak_M - equity_M
+    share_M = np.divide(fall_M, peak_M, out=np.zeros_like(fall_M), where=peak_M > 0.0)
+    return float(np.max(fall_M)), float(np.max(share_M))
+
+
+def _flag(equity_M: Floats, returns_S: Floats, trades: int, min_trades: int) -> Flag:
+    if not np.isfinite(equity_M).all():
+        return Flag.NOT_FINITE
+    if trades < min_trades:
+        return Flag.FEW_TRADES
+    return Flag.NO_VARIANCE if _constant(returns_S) else Flag.OK
+
+
+def _constant(returns: Floats) -> bool:
+    """Whether the returns vary by nothing but rounding, so that a ratio over their deviation would be noise."""
+    return len(returns) < 2 or float(np.std(returns)) <= 1e-10 * float(np.max(np.abs(returns)))
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return 0.0 if denominator == 0.0 else numerator / denominator
+
+
+def _profit_factor(profit_K: Floats) -> float:
+    gains = float(np.sum(np.maximum(profit_K, 0.0)))
+    losses = float(np.sum(np.maximum(-profit_K, 0.0)))
+    if losses == 0.0:
+        return math.inf if gains > 0.0 else 0.0
+    return gains / losses
