@@ -96,8 +96,10 @@ def test_randint_covers_its_range_evenly_and_takes_a_bound_per_lane() -> None:
 def test_neighbouring_seeds_streams_and_steps_are_uncorrelated(
     one: tuple[int, int, int], other: tuple[int, int, int]
 ) -> None:
-    pair = [random.uniform(seeds(s), stream, step, (50_000,))[0].double().numpy() for s, stream, step in (one, other)]
-    assert abs(np.corrcoef(*pair)[0, 1]) < 0.02
+    first, second = (
+        random.uniform(seeds(seed), stream, step, (50_000,))[0].double().numpy() for seed, stream, step in (one, other)
+    )
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.02
     first_draws = random.bits(torch.arange(4096), Stream.NOISE, 0, (1,))[:, 0]
     assert stats.kstest(first_draws.double().numpy() / 2**32, "uniform").pvalue > 1e-3
 
