@@ -1,14 +1,14 @@
 """The market on the host: one table of bars in numpy, as every source makes it and every feature reads it.
 
-Legend: N bars. Prices and spreads are points; times are nanoseconds UTC and label the *end* of a bar: whatever stands in
-row t was known at ``time_N[t]``.
+Legend: N bars. Prices and spreads are points; times are nanoseconds UTC and label the *end* of a bar: whatever stands
+in row t was known at ``time_N[t]``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +45,8 @@ class BarTable:
 
     def rows(self, index: slice | Ints | Bools) -> BarTable:
         """The table of the chosen rows; session and contract numbers stay as they are."""
-        picked = {
-            each.name: value[index]
-            for each in fields(self)
-            if isinstance(value := getattr(self, each.name), np.ndarray)
-        }
-        return replace(self, **picked, extra={name: column[index] for name, column in self.extra.items()})
+        own: dict[str, Any] = {name: column[index] for name, column in _own_columns(self).items()}
+        return replace(self, **own, extra={name: column[index] for name, column in self.extra.items()})
 
     def validate(self, where: str) -> None:
         """Raise ``UserError`` naming ``where`` and the first bad row unless every invariant of the table holds."""
@@ -72,10 +68,14 @@ class BarTable:
         _refuse((self.contract_N < 0) | (self.contract_N >= len(self.contract)), where, "contract number has no name")
 
 
-def columns(table: BarTable) -> dict[str, NDArray[np.generic]]:
+def columns(table: BarTable) -> dict[str, NDArray[Any]]:
     """Every per-bar column by name, the extra ones under their own names; absent optional columns are left out."""
-    own = {each.name: value for each in fields(table) if isinstance(value := getattr(table, each.name), np.ndarray)}
-    return {**own, **table.extra}
+    return {**_own_columns(table), **table.extra}
+
+
+def _own_columns(table: BarTable) -> dict[str, NDArray[Any]]:
+    values = {each.name: getattr(table, each.name) for each in fields(table)}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
 def _after_first(step_N: Bools) -> Bools:
