@@ -1,0 +1,37 @@
+"""The four action branches laid side by side, and choices within them.
+
+Legend: L lanes, B rows (batch rows or parallel episodes), K = 13 actions of all branches concatenated
+(direction 4 | magnitude 3 | order type 3 | urgency 3), G = 4 branches.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BRANCHES = (4, 3, 3, 3)
+"""Actions of direction (short, hold, long, flat), magnitude (25, 50, 100 %), order type, urgency."""
+
+ACTIONS = sum(BRANCHES)
+HOLD = 1
+DIRECTIONS = BRANCHES[0]
+
+
+def greedy(q_LBK: Tensor, hold_only_LB: Tensor) -> Tensor:
+    """Best action of each branch, int64 ``[L, B, G]``; the direction is hold where nothing else is allowed."""
+    best = torch.stack([part.argmax(-1) for part in q_LBK.split(BRANCHES, dim=-1)], dim=-1)
+    return only_hold(best, hold_only_LB)
+
+
+def only_hold(action_LBG: Tensor, hold_only_LB: Tensor) -> Tensor:
+    """Replace the direction by hold where ``hold_only_LB``."""
+    direction_LB1 = torch.where(hold_only_LB.unsqueeze(-1), HOLD, action_LBG[..., :1])
+    return torch.cat((direction_LB1, action_LBG[..., 1:]), dim=-1)
+
+
+def chosen(value_LBKA: Tensor, action_LBG: Tensor) -> Tensor:
+    """Rows of the chosen actions: ``[L, B, K, A]`` to ``[L, B, G, A]``."""
+    index_LBG = torch.stack(
+        [action_LBG[..., branch] + sum(BRANCHES[:branch]) for branch in range(len(BRANCHES))], dim=-1
+    )
+    return value_LBKA.gather(2, index_LBG.unsqueeze(-1).expand(-1, -1, -1, value_LBKA.shape[-1]))

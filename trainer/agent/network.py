@@ -1,0 +1,254 @@
+"""Branching duelling distributional network of a lane group (S16, S39).
+
+What: market features of each bar pass a narrow bottleneck, order-flow features an embedding of their own; the window's
+bars are joined, the portfolio is appended, residual blocks with RMSNorm follow, then ONE value stream and an advantage
+stream for each of the four branches. The advantages are centred over the actions of their branch, never over atoms
+(Wang et al. 2016, eq. 9; Tavakoli et al. 2018, eq. 1). Centring is linear, so it is done on the weights, and all
+branches become one matrix product whose width is padded to a multiple of 8.
+
+Why ReLU and explicit square roots: exact operations have the same bits at any group size; transcendental ones have
+not at vector tails. Linear layers are batched matrix products over the lanes.
+
+Legend: L lanes, B rows, W window, F features, P portfolio features, C channels of one bar, H hidden width, K = 13
+actions of all branches, A atoms, D parameters of one lane, N padded K x A, R = H + 1 weight rows (the last is the bias).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import relu
+
+from trainer.agent.branches import ACTIONS, BRANCHES
+from trainer.agent.config import AgentConfig
+from trainer.errors import UserError
+from trainer.lanes.flat import FlatLayout
+from trainer.lanes.random import Stream, uniform
+
+Weights = Mapping[str, Tensor]
+
+_NORM_EPSILON = 1e-6
+_HEAD_GAIN = 0.1  # small first logits: nearly uniform distributions, nearly equal actions
+_MASKED = -1e9
+
+
+class Observation(Protocol):
+    """What the network reads: features ``[L, B, W, F]``, portfolio ``[L, B, P]``, and where only hold is allowed."""
+
+    @property
+    def features(self) -> Tensor: ...
+    @property
+    def portfolio(self) -> Tensor: ...
+    @property
+    def hold_only(self) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """Everything that shapes the network's tensors; ``flow`` are the positions of the order-flow features."""
+
+    features: int
+    portfolio: int
+    window: int
+    flow: tuple[int, ...]
+    hidden: int
+    blocks: int
+    atoms: int
+    bottleneck_dim: int
+    flow_dim: int
+    temporal: str
+    attention_heads: int
+    attention_dim: int
+
+    @staticmethod
+    def of(
+        config: AgentConfig, *, features: int, portfolio: int, window: int, flow: tuple[int, ...] = ()
+    ) -> NetworkShape:
+        """Shape for a market of ``features`` columns, those at ``flow`` being order flow.
+
+        Raises:
+            UserError: a flow position that is no feature.
+        """
+        wrong = [position for position in flow if not 0 <= position < features]
+        if wrong or len(set(flow)) != len(flow):
+            raise UserError(f"order-flow features {flow}: need distinct positions in 0..{features - 1}")
+        return NetworkShape(
+            features=features,
+            portfolio=portfolio,
+            window=window,
+            flow=tuple(flow),
+            hidden=config.hidden,
+            blocks=config.blocks,
+            atoms=config.atoms,
+            bottleneck_dim=config.bottleneck_dim,
+            flow_dim=config.flow_dim,
+            temporal=config.temporal,
+            attention_heads=config.attention_heads,
+            attention_dim=config.attention_dim,
+        )
+
+    @property
+    def market(self) -> tuple[int, ...]:
+        """Positions of the features that are not order flow."""
+        return tuple(position for position in range(self.features) if position not in self.flow)
+
+    @property
+    def channels(self) -> int:
+        """C, the width of one encoded bar."""
+        return (self.bottleneck_dim if self.market else 0) + (self.flow_dim if self.flow else 0)
+
+    @property
+    def joined(self) -> int:
+        """Width of the trunk's input."""
+        attended = self.channels + self.attention_heads * self.attention_dim
+        return (self.window * self.channels if self.temporal == "flat" else attended) + self.portfolio
+
+
+def layout(shape: NetworkShape) -> FlatLayout:
+    """Names and shapes of one lane's parameters; the last row of every ``[in + 1, out]`` weight is its bias."""
+    named: dict[str, tuple[int, ...]] = {}
+    if shape.market:
+        named["bottleneck"] = (len(shape.market), shape.bottleneck_dim)
+    if shape.flow:
+        named["flow"] = (len(shape.flow), shape.flow_dim)
+    named["bar_bias"] = (shape.channels,)
+    if shape.temporal == "attention":
+        width = shape.attention_heads * shape.attention_dim
+        named["attention.query"] = (shape.channels, width)
+        named["attention.key"] = (shape.channels, width)
+        named["attention.value"] = (shape.channels, width)
+        named["attention.age"] = (shape.attention_heads, shape.window)
+    named["input"] = (shape.joined + 1, shape.hidden)
+    for block in range(shape.blocks):
+        named[f"block{block}.gain"] = (shape.hidden,)
+        named[f"block{block}.up"] = (shape.hidden + 1, shape.hidden)
+        named[f"block{block}.down"] = (shape.hidden + 1, shape.hidden)
+    named["head.gain"] = (shape.hidden,)
+    named["head.value"] = (shape.hidden + 1, shape.atoms)
+    named["head.advantage"] = (shape.hidden + 1, ACTIONS, shape.atoms)
+    return FlatLayout.of(named)
+
+
+def initialise(shape: NetworkShape, seed_L: Tensor, device: torch.device) -> Tensor:
+    """First parameters ``[L, D]``: uniform of variance 1 / inputs (small in the heads), gains 1, biases 0.
+
+    A lane's parameters depend on its own seed alone.
+    """
+    seed_L = seed_L.to(device)
+    plan = layout(shape)
+    drawn: dict[str, Tensor] = {}
+    for position, (name, parameter) in enumerate(zip(plan.names, plan.shapes, strict=True)):
+        if name.endswith(".gain"):
+            drawn[name] = torch.ones(len(seed_L), *parameter, device=device)
+        elif name in ("bar_bias", "attention.age"):
+            drawn[name] = torch.zeros(len(seed_L), *parameter, device=device)
+        else:
+            drawn[name] = _weight(seed_L, name, position, parameter)
+    return plan.pack(drawn)
+
+
+def forward(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
+    """Logits ``[L, B, K, A]`` of every action's value distribution, duelling streams already combined.
+
+    Args:
+        weights: ``layout(shape).views`` of a ``[L, D]`` buffer; their dtype is the dtype of the computation.
+    """
+    hidden_LBH = trunk(shape, weights, obs)
+    head_LRN = _duelling(shape, weights)
+    width = ACTIONS * shape.atoms
+    return _affine(hidden_LBH, head_LRN)[..., :width].unflatten(-1, (ACTIONS, shape.atoms))
+
+
+def trunk(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
+    """Hidden state ``[L, B, H]`` that all streams share."""
+    dtype = weights["input"].dtype
+    bars_LBWC = _encode_bars(shape, weights, obs.features.to(dtype))
+    joined = bars_LBWC.flatten(2) if shape.temporal == "flat" else _attend(shape, weights, bars_LBWC, obs.features)
+    hidden_LBH = relu(_affine(torch.cat((joined, obs.portfolio.to(dtype)), dim=-1), weights["input"]))
+    for block in range(shape.blocks):
+        inner_LBH = _rms_norm(hidden_LBH, weights[f"block{block}.gain"])
+        inner_LBH = relu(_affine(inner_LBH, weights[f"block{block}.up"]))
+        hidden_LBH = hidden_LBH + _affine(inner_LBH, weights[f"block{block}.down"])
+    return _rms_norm(hidden_LBH, weights["head.gain"])
+
+
+def _encode_bars(shape: NetworkShape, weights: Weights, features_LBWF: Tensor) -> Tensor:
+    """Bottleneck and order-flow embedding of each bar in one product, ``[L, B, W, C]``.
+
+    The two weights are placed in one ``[F, C]`` matrix (zero where a feature does not feed a channel), so that the
+    large features need no gather.
+    """
+    lanes, rows, window, _ = features_LBWF.shape
+    parts = []
+    if shape.market:
+        parts.append(torch.nn.functional.pad(weights["bottleneck"], (0, shape.channels - shape.bottleneck_dim)))
+    if shape.flow:
+        parts.append(torch.nn.functional.pad(weights["flow"], (shape.channels - shape.flow_dim, 0)))
+    stacked = torch.cat(parts, dim=1)
+    order = (*shape.market, *shape.flow)
+    if shape.flow and order != tuple(range(shape.features)):
+        place = sorted(range(shape.features), key=order.__getitem__)
+        stacked = torch.stack([stacked[:, row] for row in place], dim=1)
+    bars = torch.baddbmm(weights["bar_bias"].unsqueeze(1), features_LBWF.flatten(1, 2), stacked)
+    return bars.view(lanes, rows, window, shape.channels)
+
+
+def _attend(shape: NetworkShape, weights: Weights, bars_LBWC: Tensor, features_LBWF: Tensor) -> Tensor:
+    """The last bar and what it attends to in the window, ``[L, B, C + heads x dim]`` (Vaswani et al. 2017, eq. 1).
+
+    Bars before the session's first one (all features zero) are masked; the last bar never is. Each head learns a bias
+    for each age of a bar.
+    """
+    lanes, rows, window, channels = bars_LBWC.shape
+    heads, dim = shape.attention_heads, shape.attention_dim
+    last_LBC = bars_LBWC[:, :, -1]
+    flat = bars_LBWC.flatten(1, 2)
+    query = torch.bmm(last_LBC, weights["attention.query"]).view(lanes, rows, heads, 1, dim)
+    key = torch.bmm(flat, weights["attention.key"]).view(lanes, rows, window, heads, dim).permute(0, 1, 3, 4, 2)
+    value = torch.bmm(flat, weights["attention.value"]).view(lanes, rows, window, heads, dim).transpose(2, 3)
+    scores = torch.matmul(query, key).squeeze(3) / math.sqrt(dim) + weights["attention.age"].unsqueeze(1)
+    absent_LBW = (features_LBWF == 0).all(-1)
+    absent_LBW = torch.cat((absent_LBW[..., :-1], torch.zeros_like(absent_LBW[..., -1:])), dim=-1)
+    share = torch.softmax(scores.masked_fill(absent_LBW.unsqueeze(2), _MASKED), dim=-1)
+    context = torch.matmul(share.unsqueeze(3), value).reshape(lanes, rows, heads * dim)
+    return torch.cat((last_LBC, context), dim=-1)
+
+
+def _duelling(shape: NetworkShape, weights: Weights) -> Tensor:
+    """Weights ``[L, R, N]`` that give value + advantage - branch mean of the advantages for all actions at once."""
+    value_LR1A = weights["head.value"].unsqueeze(2)
+    parts = []
+    for advantage in weights["head.advantage"].split(BRANCHES, dim=2):
+        actions = advantage.unbind(2)
+        mean = sum(actions[1:], start=actions[0]) / len(actions)
+        parts.append((advantage + (value_LR1A - mean.unsqueeze(2))).flatten(2))
+    missing = -ACTIONS * shape.atoms % 8
+    if missing:
+        parts.append(parts[0].new_zeros(*parts[0].shape[:2], missing))
+    return torch.cat(parts, dim=2)
+
+
+def _affine(x_LBI: Tensor, weight_LIO: Tensor) -> Tensor:
+    """``x W + b`` where the last row of the weight is b."""
+    return torch.baddbmm(weight_LIO[:, -1:], x_LBI, weight_LIO[:, :-1])
+
+
+def _rms_norm(x_LBH: Tensor, gain_LH: Tensor) -> Tensor:
+    """``gain x / rms(x)`` (Zhang and Sennrich 2019, eq. 4)."""
+    scale_LB1 = ((x_LBH * x_LBH).mean(-1, keepdim=True) + _NORM_EPSILON).sqrt()
+    return x_LBH / scale_LB1 * gain_LH.unsqueeze(1)
+
+
+def _weight(seed_L: Tensor, name: str, position: int, parameter: tuple[int, ...]) -> Tensor:
+    has_bias = name == "input" or name.startswith(("block", "head"))
+    inputs = parameter[0] - 1 if has_bias else parameter[0]
+    bound = math.sqrt(3.0 / inputs) * (_HEAD_GAIN if name.startswith("head") else 1.0)
+    weight = (uniform(seed_L, Stream.INIT, position, parameter) * 2.0 - 1.0) * bound
+    if has_bias:
+        weight[:, -1] = 0.0
+    return weight
