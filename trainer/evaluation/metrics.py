@@ -2,10 +2,10 @@
 
 Returns are net of costs and taken on the traded capital, which stays constant (profits are not reinvested): the return
 of a session is its change of equity over the capital. Sharpe, Sortino and Calmar come from session returns and are
-annualised by the instrument's own sessions per year, never by a constant; ``raw_sharpe`` is bar-wise and not annualised.
+annualised by the instrument's own sessions per year, never by a constant; ``raw_sharpe`` is bar-wise, not annualised.
 Everything is summed in one fixed order, so the same path gives the same bits beside any other lanes.
 
-Legend: M bars of the backtest, S its sessions, K its closed trades (round trips).
+Legend: M bars of the backtest, S its sessions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from trainer.market.bars_table import Floats, Ints
 
@@ -39,8 +39,10 @@ class BacktestPath:
     session_M: Ints
     held_M: Floats  # signed position carried from the bar's fill to its close
     notional_M: Floats  # money bought plus money sold in the bar
-    trade_profit_K: Floats  # net result of each closed trade
-    trade_bars_K: Ints  # bars each closed trade was held
+    wins: int  # closed trades (round trips) with a net profit
+    losses: int  # the other closed trades
+    win_sum: float  # money won in the former
+    loss_sum: float  # money lost in the latter, positive
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,14 @@ class BacktestMetrics:
     probabilistic_sharpe: float  # probability that the true Sharpe exceeds the benchmark
     sortino: float
     calmar: float
-    profit: float  # money
+    profit: float  # money; it and the shares below are NaN where the equity is
     annual_return: float  # share of the capital, not compounded
     max_drawdown: float  # money, from the highest equity so far
     max_drawdown_share: float  # of that highest equity
     trades: int
     win_rate: float  # share of closed trades with a profit
     profit_factor: float  # gains over losses of closed trades; infinite where nothing was lost
-    average_holding: float  # bars
+    average_holding: float  # bars with a position over closed trades
     exposure: float  # share of bars with a position
     turnover: float  # traded notional over capital, per session
     sessions: int
@@ -79,7 +81,7 @@ def backtest_metrics(
     """
     equity_M = np.concatenate([[path.start_equity], path.equity_M])
     returns_S = session_returns(path)
-    trades = len(path.trade_profit_K)
+    trades = path.wins + path.losses
     flag = _flag(equity_M, returns_S, trades, min_trades)
     drawdown, drawdown_share = max_drawdown(equity_M)
     annual_return = float(np.mean(returns_S)) * sessions_per_year
@@ -96,9 +98,9 @@ def backtest_metrics(
         max_drawdown=drawdown,
         max_drawdown_share=drawdown_share,
         trades=trades,
-        win_rate=float(np.mean(path.trade_profit_K > 0.0)) if trades else 0.0,
-        profit_factor=_profit_factor(path.trade_profit_K),
-        average_holding=float(np.mean(path.trade_bars_K)) if trades else 0.0,
+        win_rate=_ratio(path.wins, trades),
+        profit_factor=_profit_factor(path.win_sum, path.loss_sum),
+        average_holding=_ratio(float(np.sum(path.held_M != 0.0)), trades),
         exposure=float(np.mean(path.held_M != 0.0)),
         turnover=float(np.sum(path.notional_M)) / path.capital / len(returns_S),
         sessions=len(returns_S),
@@ -107,9 +109,10 @@ def backtest_metrics(
 
 
 def session_returns(path: BacktestPath) -> Floats:
-    """Change of equity over each session as a share of the capital, ``[S]``; what the sweep's CSCV and deflation read."""
+    """Change of equity over each session as a share of the capital, ``[S]``."""
     last_M = np.append(path.session_M[1:] != path.session_M[:-1], True)
-    return np.diff(path.equity_M[last_M], prepend=path.start_equity) / path.capital
+    close_S: Floats = path.equity_M[last_M]
+    return np.diff(close_S, prepend=path.start_equity) / path.capital
 
 
 def sharpe_ratio(returns: Floats) -> float:
@@ -151,7 +154,7 @@ def probabilistic_sharpe_of_moments(
     variance = 1.0 - skew * sharpe + (kurtosis - 1.0) / 4.0 * sharpe**2
     if variance <= 0.0:  # estimated moments of very few returns can contradict each other
         return float(sharpe > benchmark)
-    return float(norm.cdf((sharpe - benchmark) * math.sqrt(observations - 1) / math.sqrt(variance)))
+    return float(ndtr((sharpe - benchmark) * math.sqrt(observations - 1) / math.sqrt(variance)))
 
 
 def max_drawdown(equity_M: Floats) -> tuple[float, float]:
@@ -179,9 +182,7 @@ def _ratio(numerator: float, denominator: float) -> float:
     return 0.0 if denominator == 0.0 else numerator / denominator
 
 
-def _profit_factor(profit_K: Floats) -> float:
-    gains = float(np.sum(np.maximum(profit_K, 0.0)))
-    losses = float(np.sum(np.maximum(-profit_K, 0.0)))
-    if losses == 0.0:
-        return math.inf if gains > 0.0 else 0.0
-    return gains / losses
+def _profit_factor(win_sum: float, loss_sum: float) -> float:
+    if loss_sum == 0.0:
+        return math.inf if win_sum > 0.0 else 0.0
+    return win_sum / loss_sum

@@ -2,17 +2,17 @@
 
 Per bar t, with s_t the volatility of the regime (two-state Markov chain, known at the close through the spread):
 
-- alpha ``z_t = phi z_{t-1} + sqrt(1 - phi^2) eta_t``, standard normal in the long run; ``eta`` is independent of all else;
+- alpha ``z_t = phi z_{t-1} + sqrt(1 - phi^2) eta_t``, standard normal in the long run, ``eta`` independent of all else;
 - open ``O_{t+1} = C_t (1 + s_{t+1} sqrt(g w_{t+1}) u_{t+1})``: a small fair gap of variance share g;
 - close ``C_{t+1} = O_{t+1} + C_t s_{t+1} (signal z_t + sqrt((1 - g) w_{t+1}) e_{t+1})``;
 - ``u, e`` standard normal, ``w = (df - 2) / chi2_df`` makes them Student t of unit variance;
 - flow columns ``x_t = z_t + flow_noise nu_t``, spread ``2 half_spread s_t C_t``.
 
-So z_t moves the price from the *open* of bar t + 1 on, where an order sent at the close of bar t fills: the alpha is earnable
-from the fill. It fades by phi a bar after that. With ``signal = 0`` no column has anything to do with the price that
-follows: the price is a martingale given all columns, and since high and low are the extremes of a Brownian path from open to
-close, orders resting in the bar are fair bets too (minus the tick they must be traded through). Prices are not rounded to
-ticks: rounding would add a predictable reversal.
+So z_t moves the price from the *open* of bar t + 1 on, where an order sent at the close of bar t fills: the alpha is
+earnable from the fill. It fades by phi a bar after that. With ``signal = 0`` no column has anything to do with the
+price that follows: the price is a martingale given all columns, and since high and low are the extremes of a Brownian
+path from open to close, orders resting in the bar are fair bets too (minus the tick by which they must be traded
+through). Prices are not rounded to ticks: rounding would add a predictable reversal.
 
 numpy's Philox: this is data, drawn once on the host, not training. Legend: N bars, S sessions, B bars per session.
 """
@@ -90,7 +90,7 @@ def generate(config: SyntheticConfig) -> SyntheticMarket:
 
 
 def regime_volatilities(config: SyntheticConfig) -> Floats:
-    """Volatility of a bar in the calm and in the wild regime, ``[2]``; half the bars each, so the mean square is the config's."""
+    """Volatility of a bar in the calm and the wild regime, ``[2]``; over both, the mean square is the config's."""
     calm = config.volatility * 1e-4 * np.sqrt(2.0 / (1.0 + config.regime_ratio**2))
     return np.array([calm, calm * config.regime_ratio])
 
@@ -124,7 +124,7 @@ def _autoregression(normal_N: Floats, phi: float) -> Floats:
 
 
 def _extremes(open_N: Floats, close_N: Floats, deviation_N: Floats, uniform_2N: Floats) -> tuple[Floats, Floats]:
-    """High and low of a Brownian bridge from open to close: P(max > h) = exp(-2 (h - O)(h - C) / deviation^2), inverted."""
+    """High and low of a Brownian bridge: inverts P(max > h) = exp(-2 (h - open)(h - close) / deviation^2)."""
     spread_2N = np.sqrt((close_N - open_N) ** 2 - 2.0 * deviation_N**2 * np.log1p(-uniform_2N))
     middle_N = open_N + close_N
     high_N = np.maximum(0.5 * (middle_N + spread_2N[0]), np.maximum(open_N, close_N))
@@ -135,7 +135,7 @@ def _extremes(open_N: Floats, close_N: Floats, deviation_N: Floats, uniform_2N: 
 def _volumes(
     config: SyntheticConfig, move_N: Floats, volatility_N: Floats, draw: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Total and aggressive-buy volume: more in wild regimes and at both ends of a session; buying goes with the *same* bar's move."""
+    """Total and aggressive-buy volume: more in wild regimes, at a session's ends; buying goes with its bar's move."""
     bars = len(move_N)
     place_N = (np.arange(bars) % config.bars_per_session + 0.5) / config.bars_per_session
     level_N = 1000.0 * (1.0 + 4.0 * (place_N - 0.5) ** 2) * volatility_N / (config.volatility * 1e-4)
@@ -146,6 +146,7 @@ def _volumes(
 
 def _times(config: SyntheticConfig, sessions: int) -> Ints:
     """End of each bar: sessions start at midnight UTC, Monday to Friday."""
-    start = np.busday_offset(FIRST_DAY, np.arange(sessions)).astype("datetime64[ns]").astype(np.int64)
+    days = np.busday_offset(np.datetime64(FIRST_DAY, "D"), np.arange(sessions, dtype=np.int64))
+    start = days.astype("datetime64[ns]").astype(np.int64)
     within = (np.arange(config.bars_per_session, dtype=np.int64) + 1) * config.bar_seconds * NS
-    return np.asarray(start[:, None] + within[None, :]).reshape(-1)
+    return (start[:, None] + within[None, :]).reshape(-1)

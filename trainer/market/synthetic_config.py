@@ -1,7 +1,7 @@
 """Settings of the embedded synthetic market; four strengths of its planted alpha are pinned by name.
 
-A number left at None takes the preset's value, so an override of the preset never keeps another preset's alpha. No torch
-here: thin clients read configs too.
+A number left at None takes the preset's value, so an override of the preset never keeps another preset's alpha. No
+torch here: thin clients read configs too.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Planted:
     sessions: int
 
 
-# The commission of configs/instruments/synthetic.toml (0.09 bps a side) adds 0.009 bar volatilities of 10 bps to half_spread.
-# Cost of one side over the alpha's deviation: easy 0.25, hard 0.5, barely 0.6.
+# The commission of configs/instruments/synthetic.toml (0.09 bps a side) adds 0.009 bar volatilities of 10 bps to
+# half_spread. Cost of one side over the alpha's deviation: easy 0.25, hard 0.5, barely 0.7.
 PRESETS: dict[PresetName, Planted] = {
     "easy": Planted(signal=0.12, phi=0.97, flow_noise=0.5, half_spread=0.021, sessions=400),
     "hard": Planted(signal=0.08, phi=0.93, flow_noise=1.5, half_spread=0.031, sessions=600),
-    "barely": Planted(signal=0.05, phi=0.95, flow_noise=2.0, half_spread=0.021, sessions=800),
+    "barely": Planted(signal=0.02, phi=0.95, flow_noise=3.0, half_spread=0.005, sessions=800),
     "none": Planted(signal=0.0, phi=0.97, flow_noise=0.5, half_spread=0.021, sessions=400),
 }
 
@@ -90,7 +90,6 @@ class SyntheticConfig(Frozen):
     @model_validator(mode="after")
     def _session_fits_a_day(self) -> SyntheticConfig:
         if self.bars_per_session * self.bar_seconds > 86_400:
-            raise ValueError(
-                f"bars_per_session x bar_seconds = {self.bars_per_session * self.bar_seconds} s is longer than a day of 86400 s"
-            )
+            seconds = self.bars_per_session * self.bar_seconds
+            raise ValueError(f"bars_per_session x bar_seconds = {seconds} s is longer than a day of 86400 s")
         return self
