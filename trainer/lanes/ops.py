@@ -24,6 +24,17 @@ def per_lane(function: Callable[..., Tensor], *values_L: Tensor) -> Tensor:
     return function(*copies)[:, 0].contiguous()
 
 
+def per_row(function: Callable[..., Tensor], *values_LN: Tensor) -> Tensor:
+    """Apply an elementwise ``function`` to ``[L, N]`` tensors, each lane padded to a multiple of 64 by ones.
+
+    Arguments broadcast against each other (``[L, 1]`` is fine).
+    """
+    broadcast = torch.broadcast_tensors(*values_LN)
+    count = broadcast[0].shape[1]
+    padded = [torch.nn.functional.pad(value, (0, -count % _COPIES), value=1.0) for value in broadcast]
+    return function(*(value.contiguous() for value in padded))[:, :count]
+
+
 def lane_sum(x: Tensor) -> Tensor:
     """Sum each lane of ``[L, ...]`` to ``[L]``, in fixed blocks of 1,024 values, then over the block sums."""
     x_LN = x.flatten(1) if x.dim() > 1 else x.unsqueeze(-1)
