@@ -19,7 +19,7 @@ DIRECTIONS = BRANCHES[0]
 
 def greedy(q_LBK: Tensor, hold_only_LB: Tensor) -> Tensor:
     """Best action of each branch, int64 ``[L, B, G]``; the direction is hold where nothing else is allowed."""
-    best = torch.stack([part.argmax(-1) for part in q_LBK.split(BRANCHES, dim=-1)], dim=-1)
+    best = torch.stack([part.argmax(-1) for part in torch.split_with_sizes(q_LBK, BRANCHES, dim=-1)], dim=-1)
     return only_hold(best, hold_only_LB)
 
 

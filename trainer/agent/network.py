@@ -10,7 +10,8 @@ Why ReLU and explicit square roots: exact operations have the same bits at any g
 not at vector tails. Linear layers are batched matrix products over the lanes.
 
 Legend: L lanes, B rows, W window, F features, P portfolio features, C channels of one bar, H hidden width, K = 13
-actions of all branches, A atoms, D parameters of one lane, N padded K x A, R = H + 1 weight rows (the last is the bias).
+actions of all branches, A atoms, D parameters of one lane, N padded K x A, R = H + 1 rows of a weight (the
+last is the bias).
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ def forward(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
     hidden_LBH = trunk(shape, weights, obs)
     head_LRN = _duelling(shape, weights)
     width = ACTIONS * shape.atoms
-    return _affine(hidden_LBH, head_LRN)[..., :width].unflatten(-1, (ACTIONS, shape.atoms))
+    logits_LBN = _affine(hidden_LBH, head_LRN)[..., :width]
+    return logits_LBN.reshape(*hidden_LBH.shape[:2], ACTIONS, shape.atoms)
 
 
 def trunk(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
@@ -193,7 +195,8 @@ def _encode_bars(shape: NetworkShape, weights: Weights, features_LBWF: Tensor) -
     order = (*shape.market, *shape.flow)
     if shape.flow and order != tuple(range(shape.features)):
         place = sorted(range(shape.features), key=order.__getitem__)
-        stacked = torch.stack([stacked[:, row] for row in place], dim=1)
+        rows_of_weight = stacked.unbind(1)
+        stacked = torch.stack([rows_of_weight[row] for row in place], dim=1)
     bars = torch.baddbmm(weights["bar_bias"].unsqueeze(1), features_LBWF.flatten(1, 2), stacked)
     return bars.view(lanes, rows, window, shape.channels)
 
@@ -204,7 +207,7 @@ def _attend(shape: NetworkShape, weights: Weights, bars_LBWC: Tensor, features_L
     Bars before the session's first one (all features zero) are masked; the last bar never is. Each head learns a bias
     for each age of a bar.
     """
-    lanes, rows, window, channels = bars_LBWC.shape
+    lanes, rows, window, _ = bars_LBWC.shape
     heads, dim = shape.attention_heads, shape.attention_dim
     last_LBC = bars_LBWC[:, :, -1]
     flat = bars_LBWC.flatten(1, 2)
@@ -223,7 +226,7 @@ def _duelling(shape: NetworkShape, weights: Weights) -> Tensor:
     """Weights ``[L, R, N]`` that give value + advantage - branch mean of the advantages for all actions at once."""
     value_LR1A = weights["head.value"].unsqueeze(2)
     parts = []
-    for advantage in weights["head.advantage"].split(BRANCHES, dim=2):
+    for advantage in torch.split_with_sizes(weights["head.advantage"], BRANCHES, dim=2):
         actions = advantage.unbind(2)
         mean = sum(actions[1:], start=actions[0]) / len(actions)
         parts.append((advantage + (value_LR1A - mean.unsqueeze(2))).flatten(2))

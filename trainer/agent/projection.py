@@ -1,0 +1,62 @@
+"""Categorical projection of a Bellman target onto a support (S17), dense and free of scatters.
+
+What: mass at position x of the target is shared between the two atoms around x, in proportion to nearness
+(Bellemare et al. 2017, eq. 7): m_i = sum_j p_j hat_i(T z_j), T z = clamp(R + discount z). The position is turned into a
+fractional *index* into the sorted support, where every hat function is max(0, 1 - |u - i|), so uneven supports cost
+nothing extra and the two weights of one position add up to 1 whatever it is, on an atom or between two.
+
+Why dense: the weights ``[B, A, A]`` are shared by the four branches and one matrix product applies them; scatter-add
+would need atomics on CUDA, which change bits from run to run. A terminal transition has discount 0: all its mass
+lands on the reward.
+
+Legend: L lanes, B rows, G branches, A atoms (of the target and, on the last axis, of the support).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def project(probability_LBGA: Tensor, target_LBA: Tensor, atoms_LA: Tensor) -> Tensor:
+    """Distribution ``[L, B, G, A]`` on the support ``atoms_LA`` of mass that lies at ``target_LBA``.
+
+    Args:
+        probability_LBGA: distributions whose atom j lies at ``target_LBA[..., j]``, for every branch alike.
+        target_LBA: positions, same unit as the atoms; those outside are clamped to the nearest end.
+        atoms_LA: sorted supports, at least two atoms, strictly increasing.
+    """
+    lanes, rows, branches, atoms = probability_LBGA.shape
+    index_A = torch.arange(atoms_LA.shape[1], dtype=atoms_LA.dtype, device=atoms_LA.device)
+    distance_LBAA = position(target_LBA, atoms_LA).unsqueeze(-1) - index_A
+    weight_LBAA = distance_LBAA.abs_().neg_().add_(1.0).clamp_(min=0.0)  # in place: the largest tensor of a learn step
+    mixed = torch.bmm(probability_LBGA.reshape(lanes * rows, branches, atoms), weight_LBAA.flatten(0, 1))
+    return mixed.view(lanes, rows, branches, -1)
+
+
+def bellman(return_LB: Tensor, discount_LB: Tensor, atoms_LA: Tensor) -> Tensor:
+    """Target positions ``[L, B, A]``: R + discount z, not yet clamped.
+
+    The discount is gamma^n of the steps really taken, 0 at terminals.
+    """
+    return return_LB.unsqueeze(-1) + discount_LB.unsqueeze(-1) * atoms_LA.unsqueeze(1)
+
+
+def position(value_LBA: Tensor, atoms_LA: Tensor) -> Tensor:
+    """Fractional index of each value in its lane's support, in [0, A - 1]; exactly i on atom i."""
+    value_LN = value_LBA.flatten(1)
+    below_LN = torch.searchsorted(atoms_LA, value_LN, right=True).clamp(1, atoms_LA.shape[1] - 1) - 1
+    low_LN, high_LN = atoms_LA.gather(1, below_LN), atoms_LA.gather(1, below_LN + 1)
+    fraction_LN = ((value_LN - low_LN) / (high_LN - low_LN)).clamp(0.0, 1.0)
+    return (below_LN + fraction_LN).view_as(value_LBA)
+
+
+def clamped_mass(probability_LBGA: Tensor, target_LBA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
+    """Target mass below and above the support, each ``[L, B, G]``, which the projection puts on the ends."""
+    lanes, rows, branches, atoms = probability_LBGA.shape
+    outside_LBA2 = torch.stack(
+        (target_LBA < atoms_LA[:, :1].unsqueeze(1), target_LBA > atoms_LA[:, -1:].unsqueeze(1)), dim=-1
+    ).to(probability_LBGA.dtype)
+    mass = torch.bmm(probability_LBGA.reshape(lanes * rows, branches, atoms), outside_LBA2.flatten(0, 1))
+    below, above = mass.view(lanes, rows, branches, 2).unbind(-1)
+    return below, above

@@ -1,0 +1,148 @@
+"""Double-DQN distributional targets and the loss of one learn step.
+
+For each branch on its own (Tavakoli et al. 2018): the ONLINE network's expectations choose the next action, the TARGET
+network's distribution of that action is shifted by the reward and discounted (van Hasselt et al. 2016, eq. 4;
+Bellemare et al. 2017, algorithm 1). In next states that allow only hold, the direction branch holds.
+
+The loss is the sum over lanes of each lane's mean over its rows, so gradients of lanes never mix and their scale does
+not depend on the batch size (S23).
+
+Legend: L lanes, B rows, G = 4 branches, A atoms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from trainer.agent import popart as popart_
+from trainer.agent.branches import chosen, greedy
+from trainer.agent.distribution import ValueStatistics, moments, statistics
+from trainer.agent.health import Signals
+from trainer.agent.losses import c51_share, smooth, value_loss
+from trainer.agent.network import NetworkShape, Observation, Weights, forward
+from trainer.agent.params import AgentParams
+from trainer.agent.popart import PopArt
+from trainer.agent.projection import bellman, clamped_mass, project
+from trainer.agent.support import Support
+from trainer.lanes.ops import lane_mean
+
+
+class Batch(Protocol):
+    """The part of a replay batch that the loss reads."""
+
+    @property
+    def action_LB4(self) -> Tensor: ...
+    @property
+    def return_LB(self) -> Tensor:
+        """n-step return, discounted, reward units."""
+        ...
+
+    @property
+    def discount_LB(self) -> Tensor:
+        """gamma^n of the steps really taken; 0 where terminated."""
+        ...
+
+    @property
+    def weight_LB(self) -> Tensor:
+        """Importance weight of the draw."""
+        ...
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Target distributions, and what was seen on the way; no gradient."""
+
+    probability_LBGA: Tensor
+    """On the lane's support; mass 1."""
+    clamped_low_L: Tensor
+    """Mean target mass below the support."""
+    clamped_high_L: Tensor
+    values: ValueStatistics
+    """Of the online network in the next states."""
+
+
+@dataclass(frozen=True)
+class TdLoss:
+    """Result of :func:`td_loss`; only ``loss`` carries a gradient."""
+
+    loss: Tensor
+    """Sum over lanes, 0-d."""
+    loss_L: Tensor
+    c51_L: Tensor
+    mse_L: Tensor
+    priority_LB: Tensor
+    clamped_low_L: Tensor
+    clamped_high_L: Tensor
+    values: ValueStatistics
+
+
+def td_targets(
+    shape: NetworkShape,
+    online: Weights,
+    target: Weights,
+    next_obs: Observation,
+    batch: Batch,
+    support: Support,
+    params: AgentParams,
+) -> Targets:
+    """Target distribution of each branch for the transitions of ``batch``."""
+    with torch.no_grad():
+        q_LBK, deviation_LBK = moments(forward(shape, online, next_obs), support.atoms_LA)
+        next_action_LBG = greedy(q_LBK, next_obs.hold_only)
+        next_logits_LBGA = chosen(forward(shape, target, next_obs), next_action_LBG)
+        probability_LBGA = torch.softmax(next_logits_LBGA.float(), dim=-1)
+        target_LBA = bellman(batch.return_LB.float(), batch.discount_LB.float(), support.atoms_LA)
+        below_LBG, above_LBG = clamped_mass(probability_LBGA, target_LBA, support.atoms_LA)
+        return Targets(
+            probability_LBGA=project(probability_LBGA, target_LBA, support.atoms_LA),
+            clamped_low_L=lane_mean(below_LBG),
+            clamped_high_L=lane_mean(above_LBG),
+            values=statistics(q_LBK, deviation_LBK, params.support_spread_L),
+        )
+
+
+def td_loss(
+    shape: NetworkShape,
+    online: Weights,
+    target: Weights,
+    obs: Observation,
+    next_obs: Observation,
+    batch: Batch,
+    support: Support,
+    popart: PopArt,
+    signals: Signals,
+    epoch_L: Tensor,
+    params: AgentParams,
+) -> TdLoss:
+    """Loss of one learn step of every lane.
+
+    Args:
+        online: weights with gradient; target: the slow copy, another buffer.
+        obs, next_obs: observations of the batch's first and last states.
+        signals: its health decides the label smoothing.
+        epoch_L: epochs each lane has finished, which decide the blend.
+    """
+    targets = td_targets(shape, online, target, next_obs, batch, support, params)
+    parts = value_loss(
+        chosen(forward(shape, online, obs), batch.action_LB4),
+        targets.probability_LBGA,
+        smooth(targets.probability_LBGA, signals.health_L, params),
+        support.atoms_LA,
+        c51_share(epoch_L, params),
+        popart_.sigma(popart, params),
+    )
+    loss_L = lane_mean(batch.weight_LB.float() * parts.loss_LB)
+    return TdLoss(
+        loss=loss_L.sum(),
+        loss_L=loss_L.detach(),
+        c51_L=parts.c51_L,
+        mse_L=parts.mse_L,
+        priority_LB=parts.priority_LB,
+        clamped_low_L=targets.clamped_low_L,
+        clamped_high_L=targets.clamped_high_L,
+        values=targets.values,
+    )
