@@ -33,8 +33,8 @@ class Instrument(Frozen):
     close: time | None = static(None, doc="end of the session; at or before `open` means on the next day")
     roll: Literal["none", "column", "volume"] = static(
         "none",
-        doc="none: one contract only; column: the file's contract column names the front contract; volume: the same, and "
-        "where a file has several contracts at once, the one that led the previous session's volume",
+        doc="none: one contract only; column: the file's contract column names the front contract; volume: the same, "
+        "and where a file has several contracts at once, the one that led the previous session's volume",
     )
     commission_bps: float = static(..., unit="bps of notional a side", doc="fee", ge=0.0, le=100.0)
     margin_fraction: float = static(..., unit="share of notional", doc="margin to hold a position", gt=0.0, le=1.0)

@@ -1,7 +1,7 @@
 """Quality gates: what is wrong with raw bars, what may be repaired, and a record of everything that was done.
 
-A fault is repaired only where the repair cannot invent a price: exact copies of a row are dropped, rows are put in order,
-a crossed, missing or absurd quote gives way to the last trade and the instrument's default spread, and prices
+A fault is repaired only where the repair cannot invent a price: exact copies of a row are dropped, rows are put in
+order, a crossed, missing or absurd quote gives way to the last trade and the instrument's default spread, and prices
 delivered in a fixed-point unit are scaled back. Anything else stops with the file and the row. Nothing is ever filled
 from a later row. Gates read a *frame*: a pandas table with the columns time (ns UTC, end of the bar), open, high, low,
 close, volume, contract and row (as a person would look it up), in the order of the file.
@@ -146,7 +146,7 @@ def fixed_point_factor(
 
 
 def check_moves(frame: pd.DataFrame, session_N: Ints, max_move: float, source: str) -> None:
-    """No price of a bar may be further than ``max_move`` from the close before it in the session, or from its own close."""
+    """No price may be further than ``max_move`` from the close before it; on a session's first bar, from its own."""
     close_N = frame["close"].to_numpy()
     contract_N = frame["contract"].to_numpy()
     before_N = np.concatenate([close_N[:1], close_N[:-1]])
@@ -166,13 +166,14 @@ def check_moves(frame: pd.DataFrame, session_N: Ints, max_move: float, source: s
 
 
 def drop_untraded(frame: pd.DataFrame, tally: Tally) -> pd.DataFrame:
-    """Drop bars without a trade: their price is a copy, nothing could fill. A file that has no volume at all keeps them."""
+    """Drop bars without a trade: their price is a copy, nothing could fill. A file without any volume keeps them."""
     idle_N = frame["volume"].to_numpy() == 0.0
     if idle_N.all():
         tally.notes.append("volume is zero everywhere: taken as not reported")
         return frame
     tally.drop("zero volume: nothing traded", int(idle_N.sum()))
-    return frame[~idle_N]
+    traded: pd.DataFrame = frame.loc[~idle_N]
+    return traded
 
 
 def apply_quotes(
@@ -197,3 +198,10 @@ def apply_quotes(
     tally.repair("locked quote: default spread", int((locked_N & ~absurd_N).sum()))
     unusable_N = missing_N | crossed_N | absurd_N
     return np.where(unusable_N, trade_N, mid_N), np.where(unusable_N | locked_N, default, spread_N)
+
+
+def _explained(price_NP: Floats, instrument: Instrument) -> bool:
+    """Whether all prices lie in the instrument's range and on its tick grid."""
+    ticks_NP = price_NP / instrument.tick
+    in_range = (price_NP >= instrument.price_low) & (price_NP <= instrument.price_high)
+    return bool((in_range & (np.abs(ticks_NP - np.round(ticks_NP)) < 1e-6)).all())

@@ -33,8 +33,8 @@ class FileConfig(Frozen):
     quotes: str | None = static(None, doc="quote file; none: the `_quote` beside a `_trade` file, where there is one")
     label: Literal["auto", "start", "end"] = static(
         "auto",
-        doc="whether times are the start or the end of a bar; auto compares them with the session hours, and takes start "
-        "where those do not tell",
+        doc="whether times are the start or the end of a bar; auto compares them with the session hours, and takes "
+        "start where those do not tell",
     )
     shift_seconds: float = static(
         0.0, unit="s", doc="added to every time, for files whose labels are off", ge=-3600.0, le=3600.0
@@ -50,7 +50,7 @@ class FileConfig(Frozen):
     )
     hours: Literal["regular", "all"] = static(
         "regular",
-        doc="regular: in a session that has bars within the instrument's hours, those outside are dropped; all: keep them",
+        doc="regular: of a session that has bars within the instrument's hours, drop those outside; all: keep them",
     )
     volume_in_lots: bool = static(False, doc="volume counts lots of the instrument: multiplied by `lot`")
     max_move: float = static(
