@@ -24,15 +24,14 @@ def per_lane(function: Callable[..., Tensor], *values_L: Tensor) -> Tensor:
     return function(*copies)[:, 0].contiguous()
 
 
-def per_row(function: Callable[..., Tensor], *values_LN: Tensor) -> Tensor:
-    """Apply an elementwise ``function`` to ``[L, N]`` tensors, each lane padded to a multiple of 64 by ones.
+def per_row(function: Callable[..., Tensor], value_LN: Tensor, *others: Tensor) -> Tensor:
+    """Apply an elementwise ``function`` to ``[L, N]`` tensors, each lane padded by ones to a multiple of 64.
 
-    Arguments broadcast against each other (``[L, 1]`` is fine).
+    The other arguments are expanded to the shape of the first (``[L, 1]`` is fine).
     """
-    broadcast = torch.broadcast_tensors(*values_LN)
-    count = broadcast[0].shape[1]
-    padded = [torch.nn.functional.pad(value, (0, -count % _COPIES), value=1.0) for value in broadcast]
-    return function(*(value.contiguous() for value in padded))[:, :count]
+    padding = (0, -value_LN.shape[1] % _COPIES)
+    padded = [torch.nn.functional.pad(v.expand_as(value_LN), padding, value=1.0) for v in (value_LN, *others)]
+    return function(*(value.contiguous() for value in padded))[:, : value_LN.shape[1]]
 
 
 def lane_sum(x: Tensor) -> Tensor:

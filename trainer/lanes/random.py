@@ -97,22 +97,28 @@ def _philox(seed_L: Tensor, stream: int, step: int | Tensor, blocks: int) -> tup
     c0 and c2 with their multipliers. With a = M - 2**32 the product c M is c a + c 2**32: its low word is that of c a,
     its high word is (c a >> 32) + c.
     """
-    device = seed_L.device
-    pair_2 = torch.arange(2, device=device).reshape(2, 1, 1)
-    multiplier_2 = pair_2 * (_MULTIPLIER[1] - _MULTIPLIER[0]) + _MULTIPLIER[0]
-    weyl_2 = pair_2 * (_WEYL[1] - _WEYL[0]) + _WEYL[0]
+    lanes, device = seed_L.shape[0], seed_L.device
+    multiplier_2 = _pair(_MULTIPLIER, device)
+    turn_R = torch.arange(_ROUNDS, device=device).view(-1, 1, 1, 1)
     key_2L = torch.stack((seed_L & _MASK, seed_L >> 32)).unsqueeze(-1)
-    step_L = step.reshape(-1) if isinstance(step, Tensor) else torch.full((1,), step, dtype=torch.int64, device=device)
-    step_L = step_L.expand(seed_L.shape[0]).unsqueeze(-1)
-    index_LQ = torch.arange(blocks, device=device).expand(seed_L.shape[0], blocks)
-    even = torch.stack((index_LQ, (step_L & _MASK).expand_as(index_LQ)))
+    key_R2L = (key_2L + _pair(_WEYL, device) * turn_R) & _MASK
+    step_L = step.view(-1) if isinstance(step, Tensor) else torch.full((1,), step, dtype=torch.int64, device=device)
+    step_L = step_L.expand(lanes).unsqueeze(-1)
+    index_Q = torch.arange(blocks, device=device)
+    even = torch.stack((index_Q.expand(lanes, blocks), (step_L & _MASK).expand(lanes, blocks)))
     odd = torch.stack((torch.full_like(step_L, int(stream)), step_L >> 32))
-    for turn in range(_ROUNDS):
+    for key_2L in key_R2L.unbind():
         product = even * multiplier_2
-        high = (product >> 32) + even
-        even = high.flip(0) ^ odd ^ ((key_2L + weyl_2 * turn) & _MASK)
-        odd = (product & _MASK).flip(0)
+        high = (product >> 32).add_(even)
+        even = high.flip(0).bitwise_xor_(odd).bitwise_xor_(key_2L)
+        odd = product.bitwise_and_(_MASK).flip(0)
     return even, odd
+
+
+def _pair(values: tuple[int, int], device: torch.device) -> Tensor:
+    """Two integers as ``[2, 1, 1]``, made on the device (a copy from the host would break graph capture)."""
+    step = values[1] - values[0]
+    return torch.arange(values[0], values[1] + step, step, device=device).view(2, 1, 1)
 
 
 def _splitmix64(value: int) -> int:

@@ -82,3 +82,8 @@ def stack_dynamic(record_type: type[R], configs: Sequence[Any], device: torch.de
             column = [float(getattr(config, f.name.removesuffix("_L"))) for config in configs]
             values[f.name] = torch.tensor(column, dtype=torch.float64, device=device)
     return record_type(**values)
+
+
+def copy_(record: R, source: R) -> None:
+    """Overwrite every tensor of ``record`` by that of ``source``, in place: buffers stay where a captured graph knows them."""
+    map_tensors(lambda tensor, new: tensor.copy_(new), record, source)

@@ -107,8 +107,13 @@ def write_(ring: Ring, transition: Transition) -> None:
     ring.count_L.add_(1).clamp_(max=ring.length)
 
 
-def read(stored: Tensor, index_LB: Tensor) -> Tensor:
-    """Gather slots ``index_LB`` (flat ``t * E + e``) of a stored ``[L, T, E, ...]`` tensor: ``[L, B, ...]``."""
-    lanes, length, episodes = stored.shape[:3]
-    row_LB = index_LB + torch.arange(lanes, device=index_LB.device).unsqueeze(-1) * (length * episodes)
-    return stored.flatten(0, 2).index_select(0, row_LB.flatten()).view(*index_LB.shape, *stored.shape[3:])
+def rows(ring: Ring, index_LB: Tensor) -> Tensor:
+    """Rows of the slots ``index_LB`` (``t * E + e`` of each lane) among those of all lanes, for :func:`read`."""
+    lanes = torch.arange(index_LB.shape[0], device=index_LB.device).unsqueeze(-1)
+    return index_LB + lanes * (ring.length * ring.episodes)
+
+
+def read(stored: Tensor, row_LB: Tensor) -> Tensor:
+    """Gather these rows of a stored ``[L, T, E, ...]`` tensor: ``[L, B, ...]``."""
+    gathered = stored.flatten(0, 2).index_select(0, row_LB.flatten())
+    return gathered.view(*row_LB.shape, *stored.shape[3:])

@@ -20,7 +20,7 @@ from trainer.replay.priorities import (
     insert_,
     update_,
 )
-from trainer.replay.ring import Ring, Transition, empty_ring, read, write_
+from trainer.replay.ring import Ring, Transition, empty_ring, read, rows, write_
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,16 @@ def sample(
     index_LB = draw(replay.priorities, ring.size_L, seed_L, step_L, batch)
     beta_L = annealed_beta(params.per_beta_start_L, params.per_beta_end_L, params.per_beta_steps_L, step_L)
     window = n_step_window(ring, index_LB, gamma_L, n_step)
+    row_LB, last_LB = rows(ring, index_LB), rows(ring, window.last_LB)
     return Batch(
-        bar_LB=read(ring.bar_LTE, index_LB).to(torch.int64),
-        mirror_LB=read(ring.mirror_LTE, index_LB),
-        portfolio_LBP=read(ring.portfolio_LTEP, index_LB),
-        action_LB4=read(ring.action_LTE4, index_LB).to(torch.int64),
+        bar_LB=read(ring.bar_LTE, row_LB).to(torch.int64),
+        mirror_LB=read(ring.mirror_LTE, row_LB),
+        portfolio_LBP=read(ring.portfolio_LTEP, row_LB),
+        action_LB4=read(ring.action_LTE4, row_LB).to(torch.int64),
         return_LB=window.return_LB,
         discount_LB=window.discount_LB,
-        next_bar_LB=read(ring.next_bar_LTE, window.last_LB).to(torch.int64),
-        next_portfolio_LBP=read(ring.next_portfolio_LTEP, window.last_LB),
+        next_bar_LB=read(ring.next_bar_LTE, last_LB).to(torch.int64),
+        next_portfolio_LBP=read(ring.next_portfolio_LTEP, last_LB),
         weight_LB=importance_weights(replay.priorities, index_LB, ring.size_L, beta_L),
         index_LB=index_LB,
     )
