@@ -11,7 +11,7 @@ Legend: M bars of the backtest, S its sessions.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -79,6 +79,8 @@ def backtest_metrics(
         min_trades: fewer closed trades give ratios of 0 and :attr:`Flag.FEW_TRADES`.
         benchmark_sharpe: annualised; what ``probabilistic_sharpe`` is held against.
     """
+    if not np.isfinite(path.equity_M).all():
+        path = replace(path, equity_M=np.full_like(path.equity_M, np.nan))
     equity_M = np.concatenate([[path.start_equity], path.equity_M])
     returns_S = session_returns(path)
     trades = path.wins + path.losses
@@ -102,7 +104,7 @@ def backtest_metrics(
         profit_factor=_profit_factor(path.win_sum, path.loss_sum),
         average_holding=_ratio(float(np.sum(path.held_M != 0.0)), trades),
         exposure=float(np.mean(path.held_M != 0.0)),
-        turnover=float(np.sum(path.notional_M)) / path.capital / len(returns_S),
+        turnover=float(np.sum(np.ascontiguousarray(path.notional_M))) / path.capital / len(returns_S),
         sessions=len(returns_S),
         flag=flag,
     )
@@ -166,7 +168,7 @@ def max_drawdown(equity_M: Floats) -> tuple[float, float]:
 
 
 def _flag(equity_M: Floats, returns_S: Floats, trades: int, min_trades: int) -> Flag:
-    if not np.isfinite(equity_M).all():
+    if np.isnan(equity_M).any():
         return Flag.NOT_FINITE
     if trades < min_trades:
         return Flag.FEW_TRADES

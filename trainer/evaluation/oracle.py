@@ -35,6 +35,7 @@ from scipy.special import ndtr
 from trainer.env.actions import Direction, Order, Urgency
 from trainer.errors import UserError
 from trainer.market.bars_table import Floats, Ints
+from trainer.market.calendar import bars_left
 from trainer.market.synthetic import SyntheticMarket, regime_volatilities
 from trainer.market.synthetic_config import SyntheticConfig
 
@@ -198,14 +199,6 @@ def autoregression_grid(phi: float, deviation: float) -> tuple[Floats, Floats]:
     edges = np.concatenate([[-np.inf], 0.5 * (grid_Z[1:] + grid_Z[:-1]), [np.inf]])
     below = ndtr((edges[None, :] - phi * grid_Z[:, None]) / step)
     return grid_Z * deviation, np.diff(below, axis=1)
-
-
-def bars_left(session_N: Ints) -> Ints:
-    """Bars that follow within the same session, ``[N]``."""
-    last = np.flatnonzero(np.append(session_N[1:] != session_N[:-1], True))
-    bar_N = np.arange(len(session_N))
-    end_N: Ints = last[np.searchsorted(last, bar_N)]
-    return end_N - bar_N
 
 
 def _chain(config: SyntheticConfig, alpha_std: float, commission_rate: float) -> Chain:

@@ -42,7 +42,7 @@ class SyntheticMarket:
 
 
 def generate(config: SyntheticConfig) -> SyntheticMarket:
-    """Draw the market of ``config``; the same config gives the same bits."""
+    """Draw the market of ``config``: the same config gives the same bits, and more sessions only add to the end."""
     planted = config.planted
     bars = planted.sessions * config.bars_per_session
     draw = _streams(config.seed)
@@ -63,9 +63,9 @@ def generate(config: SyntheticConfig) -> SyntheticMarket:
     close_N = config.start_price * np.cumprod(1.0 + gap_N + move_N)
     last_close_N = np.concatenate([[config.start_price], close_N[:-1]])
     open_N = last_close_N * (1.0 + gap_N)
-    high_N, low_N = _extremes(open_N, close_N, deviation_N * last_close_N, draw["extremes"].random((2, bars)))
+    high_N, low_N = _extremes(open_N, close_N, deviation_N * last_close_N, draw["extremes"].random((bars, 2)).T)
 
-    flow_FN = alpha_N + planted.flow_noise * draw["flow"].standard_normal((config.flows, bars))
+    flow_FN = alpha_N + planted.flow_noise * draw["flow"].standard_normal((bars, config.flows)).T
     if config.leak:
         flow_FN[0] = np.concatenate([(move_N / volatility_N)[1:], np.zeros(1)])
     volume_N, buy_N = _volumes(config, move_N / volatility_N, volatility_N, draw["volume"])
@@ -137,10 +137,11 @@ def _volumes(
 ) -> tuple[Floats, Floats]:
     """Total and aggressive-buy volume: more in wild regimes, at a session's ends; buying goes with its bar's move."""
     bars = len(move_N)
+    noise_2N = 0.3 * draw.standard_normal((bars, 2)).T
     place_N = (np.arange(bars) % config.bars_per_session + 0.5) / config.bars_per_session
     level_N = 1000.0 * (1.0 + 4.0 * (place_N - 0.5) ** 2) * volatility_N / (config.volatility * 1e-4)
-    volume_N = np.maximum(np.rint(level_N * np.exp(0.3 * draw.standard_normal(bars))), 1.0)
-    share_N = 1.0 / (1.0 + np.exp(-0.5 * move_N - 0.3 * draw.standard_normal(bars)))
+    volume_N = np.maximum(np.rint(level_N * np.exp(noise_2N[0])), 1.0)
+    share_N = 1.0 / (1.0 + np.exp(-0.5 * move_N - noise_2N[1]))
     return volume_N, np.rint(volume_N * share_N)
 
 
