@@ -21,7 +21,7 @@ from trainer.errors import UserError
 from trainer.evaluation.config import EvaluationConfig
 from trainer.fields import Frozen, dynamic, field_kind, walk
 from trainer.market.config import MarketConfig
-from trainer.market.folds_config import FoldConfig
+from trainer.market.folds_config import FoldsConfig
 from trainer.replay.config import ReplayConfig
 from trainer.training.config import TrainingConfig
 
@@ -35,7 +35,7 @@ class TrialConfig(Frozen):
 
     seed: int = dynamic(0, unit="", ge=0, lt=2**31, doc="seed of all randomness of the trial")
     market: MarketConfig = MarketConfig()
-    folds: FoldConfig = FoldConfig()
+    folds: FoldsConfig = FoldsConfig()
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()
     replay: ReplayConfig = ReplayConfig()

@@ -129,7 +129,9 @@ class Tracker:
             try:
                 self._shipper.ship_all(self._closing)
                 delay = 0.0
-            except Exception as error:  # whatever the server or the network did, training goes on and the journal keeps all
+            except (
+                Exception
+            ) as error:  # whatever the server or the network did, training goes on and the journal keeps all
                 delay = min(30.0, max(0.5, 2 * delay))
                 self._shipper.last_error = f"{type(error).__name__}: {error}"
                 self._closing.wait(delay)
@@ -199,7 +201,9 @@ class _Shipper:
 
     def _find(self, run: RunKey) -> str | None:
         query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in run.tags)
-        found = self._client.search_runs([self._experiment_id], query, max_results=1, order_by=["attributes.start_time"])
+        found = self._client.search_runs(
+            [self._experiment_id], query, max_results=1, order_by=["attributes.start_time"]
+        )
         return found[0].info.run_id if found else None
 
     def _create(self, run: RunKey, parent: str | None) -> str:

@@ -9,6 +9,7 @@ from pydantic import model_validator
 from trainer.fields import Frozen, static
 from trainer.market.bar_config import BarConfig
 from trainer.market.features.config import FeatureConfig
+from trainer.market.normalise_config import NormaliseConfig
 from trainer.market.sources.config import FileConfig
 from trainer.market.synthetic_config import SyntheticConfig
 
@@ -17,11 +18,14 @@ class MarketConfig(Frozen):
     """``synthetic`` is the embedded market, ``bars`` a Parquet or CSV file, ``dbn`` Databento MBP-10 and trades."""
 
     source: Literal["synthetic", "bars", "dbn"] = static("synthetic", doc="kind of market data")
-    instrument: str = static("synthetic", doc="instrument record: a name in configs/instruments or the path of a TOML file")
+    instrument: str = static(
+        "synthetic", doc="instrument record: a name in configs/instruments or the path of a TOML file"
+    )
     synthetic: SyntheticConfig = SyntheticConfig()
     files: FileConfig = FileConfig()
     bar: BarConfig = BarConfig()
     features: FeatureConfig = FeatureConfig()
+    normalise: NormaliseConfig = NormaliseConfig()
 
     @model_validator(mode="after")
     def _path_given(self) -> MarketConfig:

@@ -19,12 +19,16 @@ class TrainingConfig(Frozen):
     episodes: int = static(64, unit="episodes", ge=ROW_BLOCK, le=65_536, doc="parallel episodes of a lane")
     collect_steps: int = static(64, unit="steps", ge=1, le=1_000_000, doc="environment steps of every episode an epoch")
     learn_steps: int = static(64, unit="steps", ge=0, le=1_000_000, doc="gradient steps an epoch")
-    batch: int = static(128, unit="transitions", ge=ROW_BLOCK, le=65_536, doc="transitions of a gradient step, per lane")
+    batch: int = static(
+        128, unit="transitions", ge=ROW_BLOCK, le=65_536, doc="transitions of a gradient step, per lane"
+    )
     window: int = static(1, unit="bars", ge=1, le=256, doc="bars of history in one observation")
     mirror: Literal["off", "episode", "epoch"] = static(
         "episode", doc="where the agent is shown the mirrored market: never, in half the episodes, in every other epoch"
     )
-    validate_every: int = static(1, unit="epochs", ge=1, le=10_000, doc="epochs between two validations before the last ones")
+    validate_every: int = static(
+        1, unit="epochs", ge=1, le=10_000, doc="epochs between two validations before the last ones"
+    )
     score_epochs: int = static(3, unit="epochs", ge=1, le=1_000, doc="last epochs whose validation Sharpe is averaged")
     checkpoint_every: int = static(5, unit="epochs", ge=1, le=10_000, doc="epochs between two exact checkpoints")
 
@@ -32,5 +36,7 @@ class TrainingConfig(Frozen):
     @classmethod
     def _whole_blocks(cls, rows: int) -> int:
         if rows % ROW_BLOCK != 0:
-            raise ValueError(f"must be a multiple of {ROW_BLOCK}, so that a lane's bits do not depend on its neighbours")
+            raise ValueError(
+                f"must be a multiple of {ROW_BLOCK}, so that a lane's bits do not depend on its neighbours"
+            )
         return rows

@@ -1,0 +1,137 @@
+"""Backtests of a lane group: the training environment, run in order over given ranges, every lane and slot in parallel.
+
+A *slot* is a range of bars that is run from its first bar to its last: one whole range, or one session where sessions are
+episodes of their own. The number of slots is the same for every lane and does not depend on the group, so a lane's
+bits do not either.
+
+Legend: L lanes, V slots per lane, S steps of the longest slot, M bars of one lane's backtest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.env.observe import Normaliser, Observation, observe, portfolio_features
+from trainer.env.state import EnvParams, EnvState, reset
+from trainer.env.step import env_step
+from trainer.evaluation.metrics import BacktestPath
+from trainer.lanes.tree import map_tensors
+from trainer.market.market import Market
+
+Policy = Callable[[int, EnvState, Callable[[], Observation]], Tensor]
+"""``policy(step, state, observe) -> action [L, V, 4]``; ``observe()`` gives what the agent sees, made only if asked."""
+
+Range = tuple[int, int]
+"""First bar and the bar after the last."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where each slot starts and the last bar it may reach; empty ones start at their end. int64 ``[L, V]``."""
+
+    start_LV: Tensor
+    end_LV: Tensor
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What happened step by step, ``[S, L, V]``; steps of a finished slot are not live."""
+
+    live_SLV: Tensor  # bool
+    bar_SLV: Tensor  # int64, bar at whose close the step ends
+    change_SLV: Tensor  # float64 money
+    held_SLV: Tensor  # float64 contracts, from the fill to the close
+    notional_SLV: Tensor  # float64 money traded
+    action_SLV4: Tensor  # uint8
+    final: EnvState
+
+
+def session_slots(session_N: np.ndarray, bars: Range) -> list[Range]:
+    """One slot per session of a range of bars."""
+    start, end = bars
+    inside_N = session_N[start:end]
+    firsts = [start, *(start + 1 + np.flatnonzero(np.diff(inside_N))).tolist()]
+    return list(zip(firsts, [*firsts[1:], end], strict=True))
+
+
+def make_slots(slots_by_lane: Sequence[Sequence[Range]], width: int, device: torch.device) -> Slots:
+    """Pad every lane's slots to ``width`` with empty ones."""
+    start_LV = torch.zeros(len(slots_by_lane), width, dtype=torch.int64)
+    end_LV = torch.zeros_like(start_LV)
+    for lane, slots in enumerate(slots_by_lane):
+        for index, (start, end) in enumerate(slots):
+            start_LV[lane, index], end_LV[lane, index] = start, end - 1
+    return Slots(start_LV.to(device), end_LV.to(device))
+
+
+def rollout(
+    params: EnvParams, market: Market, normaliser: Normaliser, slots: Slots, steps: int, window: int, policy: Policy
+) -> Rollout:
+    """Run ``policy`` over every slot for ``steps`` steps; no randomness but the policy's."""
+    mirror_LV = torch.zeros_like(slots.start_LV, dtype=torch.bool)
+    state = reset(params, market, slots.start_LV, slots.end_LV, mirror_LV)
+    lanes, width = slots.start_LV.shape
+    made = Rollout(
+        live_SLV=torch.empty(steps, lanes, width, dtype=torch.bool, device=slots.start_LV.device),
+        bar_SLV=torch.empty(steps, lanes, width, dtype=torch.int64, device=slots.start_LV.device),
+        change_SLV=torch.empty(steps, lanes, width, dtype=torch.float64, device=slots.start_LV.device),
+        held_SLV=torch.empty(steps, lanes, width, dtype=torch.float64, device=slots.start_LV.device),
+        notional_SLV=torch.empty(steps, lanes, width, dtype=torch.float64, device=slots.start_LV.device),
+        action_SLV4=torch.empty(steps, lanes, width, 4, dtype=torch.uint8, device=slots.start_LV.device),
+        final=state,
+    )
+    for index in range(steps):
+
+        def see(state: EnvState = state) -> Observation:
+            portfolio_LVP = portfolio_features(params, market, state)
+            return observe(market, normaliser, state.bar_LE, state.mirror_LE, portfolio_LVP, window)
+
+        action_LV4 = policy(index, state, see)
+        step = env_step(params, market, state, action_LV4)
+        made.live_SLV[index] = ~state.done_LE
+        made.bar_SLV[index] = step.state.bar_LE
+        made.change_SLV[index] = step.info.change_LE
+        made.held_SLV[index] = state.position_LE + step.info.quantity_LE
+        made.notional_SLV[index] = step.info.turnover_LE * step.info.price_LE * params.multiplier_L[:, None]
+        made.action_SLV4[index] = action_LV4.to(torch.uint8)
+        state = step.state
+    return Rollout(**{**vars(made), "final": state})
+
+
+def paths(params: EnvParams, session_N: np.ndarray, run: Rollout) -> list[BacktestPath]:
+    """Join each lane's slots in order into one equity path on the host."""
+    host = map_tensors(lambda tensor: tensor.cpu(), run)
+    capital_L = params.capital_L.tolist()
+    return [_lane_path(host, lane, capital_L[lane], session_N) for lane in range(host.live_SLV.shape[1])]
+
+
+def _lane_path(host: Rollout, lane: int, capital: float, session_N: np.ndarray) -> BacktestPath:
+    live_VS = host.live_SLV[:, lane].T.numpy()
+
+    def joined(tensor_SLV: Tensor) -> np.ndarray:
+        return np.ascontiguousarray(tensor_SLV[:, lane].T.numpy())[live_VS]
+
+    final = host.final
+    return BacktestPath(
+        capital=capital,
+        start_equity=capital,
+        equity_M=capital + np.cumsum(joined(host.change_SLV)),
+        session_M=session_N[joined(host.bar_SLV)],
+        held_M=joined(host.held_SLV),
+        notional_M=joined(host.notional_SLV),
+        wins=round(float(final.wins_LE[lane].sum())),
+        losses=round(float(final.losses_LE[lane].sum())),
+        win_sum=float(final.win_sum_LE[lane].sum()),
+        loss_sum=float(final.loss_sum_LE[lane].sum()),
+    )
+
+
+def bars_of(run: Rollout, lane: int) -> np.ndarray:
+    """Market rows of the bars of :func:`paths`' equity, in its order."""
+    live_VS = run.live_SLV[:, lane].T.cpu().numpy()
+    return np.ascontiguousarray(run.bar_SLV[:, lane].T.cpu().numpy())[live_VS]

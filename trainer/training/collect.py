@@ -1,0 +1,104 @@
+"""One collect step: every episode of every lane sees, acts, trades one bar and is stored; finished ones start anew.
+
+In place on the lane state, without host values, so that it can be captured as one CUDA graph.
+
+Legend: L lanes, E parallel episodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.agent import explore, popart
+from trainer.agent.distribution import expectation
+from trainer.agent.network import NetworkShape, Weights, forward
+from trainer.env.observe import observe, portfolio_features
+from trainer.env.state import EnvState, episode_end, reset
+from trainer.env.step import env_step
+from trainer.lanes.random import Stream, randint, uniform
+from trainer.lanes.tree import copy_, map_tensors
+from trainer.market.market import Market
+from trainer.replay.ring import Transition
+from trainer.replay.sample import append_
+from trainer.training.config import TrainingConfig
+from trainer.training.lane_state import LaneState
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all lanes of a group share."""
+
+    training: TrainingConfig
+    n_step: int
+    session_episodes: bool
+    shape: NetworkShape
+    market: Market
+    session_start_S: Tensor
+
+
+@torch.no_grad()
+def collect_step_(setting: Setting, state: LaneState, weights: Weights) -> None:
+    """Advance all episodes by one bar."""
+    market, env, counters = setting.market, state.env, state.counters
+    portfolio_LEP = portfolio_features(state.env_params, market, env)
+    obs = observe(market, state.fold.normaliser, env.bar_LE, env.mirror_LE, portfolio_LEP, setting.training.window)
+    q_LEK = expectation(forward(setting.shape, weights, obs), state.support.atoms_LA)
+    sigma_L = popart.sigma(state.popart, state.agent)
+    action_LE4 = explore.collect(q_LEK, obs.hold_only, state.agent, sigma_L, counters.seed_L, counters.collect_L)
+    step = env_step(state.env_params, market, env, action_LE4)
+    append_(
+        state.replay,
+        Transition(
+            bar_LE=env.bar_LE,
+            next_bar_LE=step.state.bar_LE,
+            mirror_LE=env.mirror_LE,
+            portfolio_LEP=portfolio_LEP,
+            next_portfolio_LEP=portfolio_features(state.env_params, market, step.state),
+            action_LE4=action_LE4,
+            reward_LE=step.reward_LE,
+            terminated_LE=step.terminated_LE,
+            cut_LE=step.state.done_LE | market.flat_N[step.state.bar_LE],
+        ),
+    )
+    copy_(state.popart, popart.observe(state.popart, step.reward_LE, state.agent))
+    counters.collect_L.add_(1)
+    restart_(setting, state, step.state)
+
+
+@torch.no_grad()
+def restart_(setting: Setting, state: LaneState, env: EnvState) -> None:
+    """Write ``env`` into the lane state, with fresh episodes in place of those that are over."""
+    fresh = new_episodes(setting, state)
+
+    def pick(kept: Tensor, new: Tensor) -> Tensor:
+        over = env.done_LE if kept.dim() == 2 else env.done_LE.unsqueeze(-1)
+        return torch.where(over, new, kept)
+
+    copy_(state.env, map_tensors(pick, env, fresh))
+
+
+def new_episodes(setting: Setting, state: LaneState) -> EnvState:
+    """Episodes at random starts in each lane's train range; mirrored ones by the profile's rule."""
+    fold, counters = state.fold, state.counters
+    episodes = (setting.training.episodes,)
+    seed_L, step_L = counters.seed_L, counters.collect_L
+    if setting.session_episodes:
+        offset_LE = randint(seed_L, Stream.START, step_L, episodes, fold.session_count_L)
+        bar_LE = setting.session_start_S[fold.session_first_L[:, None] + offset_LE]
+    else:
+        length_L = fold.train_last_L - fold.train_first_L
+        bar_LE = fold.train_first_L[:, None] + randint(seed_L, Stream.START, step_L, episodes, length_L)
+    end_LE = episode_end(state.env_params, setting.market, bar_LE, fold.train_last_L)
+    return reset(state.env_params, setting.market, bar_LE, end_LE, _mirrored(setting, state, bar_LE))
+
+
+def _mirrored(setting: Setting, state: LaneState, bar_LE: Tensor) -> Tensor:
+    counters = state.counters
+    if setting.training.mirror == "episode":
+        draw_LE = uniform(counters.seed_L, Stream.MIRROR, counters.collect_L, (bar_LE.shape[1],))
+        return draw_LE < 0.5
+    odd_L = (counters.epoch_L % 2 == 1) & (setting.training.mirror == "epoch")
+    return odd_L[:, None].expand_as(bar_LE).clone()

@@ -1,0 +1,79 @@
+"""One learn step of every lane: draw, target, loss, gradient, clip, Adam, soft update, priorities, statistics.
+
+In place on the lane state, without host values, so that it can be captured as one CUDA graph.
+
+Legend: L lanes, B batch rows, D parameters of one lane.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from trainer.agent import health, popart, support
+from trainer.agent.network import layout
+from trainer.agent.td import TdLoss, td_loss
+from trainer.env.observe import observe
+from trainer.lanes.ops import lane_mean
+from trainer.lanes.optimizer import adam_step_, clip_, soft_update_
+from trainer.lanes.tree import copy_
+from trainer.replay.sample import reprioritise_, sample
+from trainer.training.collect import Setting
+from trainer.training.lane_state import LaneState
+
+
+def learn_step_(setting: Setting, state: LaneState) -> TdLoss:
+    """One gradient step; returns what it saw."""
+    agent, counters, training = state.agent, state.counters, setting.training
+    batch = sample(
+        state.replay,
+        state.replay_params,
+        agent.gamma_L,
+        counters.seed_L,
+        counters.learn_L,
+        training.batch,
+        setting.n_step,
+    )
+    normaliser, market, window = state.fold.normaliser, setting.market, training.window
+    obs = observe(market, normaliser, batch.bar_LB, batch.mirror_LB, batch.portfolio_LBP, window)
+    next_obs = observe(market, normaliser, batch.next_bar_LB, batch.mirror_LB, batch.next_portfolio_LBP, window)
+    plan = layout(setting.shape)
+    leaf_LD = state.params_LD.detach().requires_grad_()
+    out = td_loss(
+        setting.shape,
+        plan.views(leaf_LD),
+        plan.views(state.target_LD),
+        obs,
+        next_obs,
+        batch,
+        state.support,
+        state.popart,
+        state.signals,
+        counters.epoch_L,
+        agent,
+    )
+    (grad_LD,) = torch.autograd.grad(out.loss, leaf_LD)
+    with torch.no_grad():
+        norm_L = clip_(grad_LD, agent.clip_norm_L)
+        adam_step_(
+            state.params_LD,
+            grad_LD,
+            state.adam,
+            agent.lr_L,
+            agent.adam_beta1_L,
+            agent.adam_beta2_L,
+            agent.adam_epsilon_L,
+        )
+        soft_update_(state.target_LD, state.params_LD, agent.tau_L)
+        reprioritise_(state.replay, state.replay_params, batch.index_LB, out.priority_LB)
+        values = out.values
+        sigma_L = popart.sigma(state.popart, agent)
+        reward_L = lane_mean(batch.return_LB)
+        copy_(state.signals, health.observe(state.signals, values, out.loss_L, norm_L, reward_L, sigma_L, agent))
+        copy_(
+            state.support,
+            support.observe(
+                state.support, values.reach_low_L, values.reach_high_L, out.clamped_low_L, out.clamped_high_L, agent
+            ),
+        )
+        counters.learn_L.add_(1)
+    return out
