@@ -16,7 +16,8 @@ Both send market orders, so their Sharpe is net by the same rules when their act
 whose sessions, simulated from the same chain, have the best Sharpe.
 
 Known limits: the filter is the best linear one (returns have fat tails, so a better one exists, by a little), and it is
-told the regime, which the spread shows unless it is zero.
+told the regime, which the spread shows unless it is zero. Positions are shares of the cap, taken to be constant: the
+Kelly cap moves with an episode's round trips.
 
 Legend: N bars, Z grid points of the alpha, 2 regimes, P positions, H bars of a session.
 """
@@ -156,7 +157,7 @@ def solve(
         value ``[S, P]`` with all of them left. A change is made only where it gains.
     """
     trade_PP = np.abs(positions_P[None, :] - positions_P[:, None])
-    cost_SPP = cost_S[:, None, None] * np.where(reach_PP, trade_PP, np.inf)
+    cost_SPP = np.where(reach_PP, cost_S[:, None, None] * trade_PP, np.inf)
     stay_P = np.arange(len(positions_P))
     value_SP = -cost_S[:, None] * np.abs(positions_P)
     policy = np.broadcast_to(stay_P, (bars + 1, *value_SP.shape)).copy()
