@@ -60,7 +60,7 @@ def warm(params: AgentParams, atoms: int, reward_LN: Tensor) -> Support:
     """Evenly spaced symmetric atoms from the size of observed rewards ``[L, N]`` (train range only).
 
     The end is scale x quantile(|reward|) / sqrt(1 - gamma^2): the last factor turns the size of one reward into the
-    size of a discounted sum of independent ones. At gamma = 1 the sum is taken over 1,000 bars. Never narrower than 1e-6.
+    size of a discounted sum of independent ones. At gamma = 1 the sum is over 1,000 bars. Never narrower than 1e-6.
     """
     size_LN = reward_LN.double().abs().sort(dim=-1).values
     rank_L = (params.support_warm_quantile_L * (size_LN.shape[1] - 1)).round().long()
