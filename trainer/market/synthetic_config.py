@@ -31,10 +31,10 @@ class Planted:
 # The commission of configs/instruments/synthetic.toml (0.09 bps a side) adds 0.009 bar volatilities of 10 bps to
 # half_spread. Cost of one side over the alpha's deviation: easy 0.25, hard 0.5, barely 0.7.
 PRESETS: dict[PresetName, Planted] = {
-    "easy": Planted(signal=0.12, phi=0.97, flow_noise=0.5, half_spread=0.021, sessions=400),
+    "easy": Planted(signal=0.12, phi=0.97, flow_noise=0.8, half_spread=0.021, sessions=400),
     "hard": Planted(signal=0.08, phi=0.93, flow_noise=1.5, half_spread=0.031, sessions=600),
     "barely": Planted(signal=0.02, phi=0.95, flow_noise=3.0, half_spread=0.005, sessions=800),
-    "none": Planted(signal=0.0, phi=0.97, flow_noise=0.5, half_spread=0.021, sessions=400),
+    "none": Planted(signal=0.0, phi=0.97, flow_noise=0.8, half_spread=0.021, sessions=400),
 }
 
 

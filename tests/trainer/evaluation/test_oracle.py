@@ -221,7 +221,7 @@ def test_programme_equals_brute_force_over_all_policies() -> None:
     policy, value_SP = solve(transition_SS, gain_SP, cost_S, positions_P, np.ones((2, 2), dtype=bool), bars=3)
 
     def value_of(choices: Ints) -> Floats:
-        value = -cost_S[:, None] * positions_P
+        value: Floats = -cost_S[:, None] * positions_P
         for left in range(1, 4):
             ahead = gain_SP + transition_SS @ value
             rows = [

@@ -105,7 +105,7 @@ def test_flow_columns_show_the_alpha_with_their_own_noise() -> None:
     assert list(market.table.extra) == ["flow_1", "flow_2"]
     noise_2N = np.stack(list(market.table.extra.values())) - market.alpha_N
     assert np.std(noise_2N, axis=1) == pytest.approx([2.0, 2.0], rel=0.02)
-    assert abs(np.corrcoef(noise_2N)[0, 1]) < 0.02
+    assert abs(np.corrcoef(noise_2N[0], noise_2N[1])[0, 1]) < 0.02
 
 
 def test_without_signal_the_price_does_not_know_of_the_alpha_or_its_flows() -> None:
@@ -126,7 +126,8 @@ def known_at_close(market: SyntheticMarket) -> Floats:
     size_N = (table.high_N - table.low_N) / table.close_N
     known = [*table.extra.values(), moves_N, np.roll(moves_N, 1), wick_N, np.log(table.volume_N), size_N, *sided]
     known_NK = np.stack([*known, table.spread_N / table.close_N], axis=1)
-    return (known_NK - known_NK.mean(0)) / known_NK.std(0)
+    standard_NK: Floats = (known_NK - known_NK.mean(0)) / known_NK.std(0)
+    return standard_NK
 
 
 @pytest.mark.parametrize(("config", "predictable"), [(FAIR, False), (EASY, True)])
