@@ -78,8 +78,8 @@ def draw(table: BarTable, instrument: Instrument, path: Path, ranges: Sequence[R
 def _source_lines(table: BarTable, report: QualityReport, instrument: Instrument) -> list[str]:
     lines = [f"{'pair' if len(report.files) > 1 else 'file'}: {', '.join(Path(file).name for file in report.files)}"]
     lines.append(
-        f"instrument: {instrument.name}, tick {instrument.tick:g}, {instrument.multiplier:g} {instrument.currency} a point, "
-        f"{_hours(instrument)}, {instrument.sessions_per_year:g} sessions a year"
+        f"instrument: {instrument.name}, tick {instrument.tick:g}, {instrument.multiplier:g} {instrument.currency} a "
+        f"point, {_hours(instrument)}, {instrument.sessions_per_year:g} sessions a year"
     )
     lines.append(f"rows: {report.rows_read} read, {report.rows_kept} kept")
     lines += [f"  dropped {count}: {reason}" for reason, count in report.dropped.items()]
@@ -121,7 +121,8 @@ def _roll_lines(table: BarTable, found: Survey) -> list[str]:
     lines = [f"contract rolls: {len(found.rolls)}"]
     for roll in found.rolls:
         lines.append(
-            f"  {roll.before} to {roll.after} after {_stamp(table.time_N[roll.bar])} UTC, step of {roll.step:+g} points not booked"
+            f"  {roll.before} to {roll.after} after {_stamp(table.time_N[roll.bar])} UTC, "
+            f"step of {roll.step:+g} points not booked"
         )
     return lines
 
@@ -174,6 +175,7 @@ def _draw_price(axes: Axes, table: BarTable, found: Survey) -> None:
     _lines(axes, [gap.bar for gap in found.far_apart], f"dates far apart ({len(found.far_apart)})", "#8172b3", "--")
     _lines(axes, [roll.bar for roll in found.rolls], f"contract roll ({len(found.rolls)})", "#c44e52", "-")
     axes.set_ylabel("close, points")
+    axes.margins(x=0.01)
 
 
 def _lines(axes: Axes, bars: Sequence[int], label: str, colour: str, style: str) -> None:
@@ -203,7 +205,7 @@ def _draw_ranges(axes: Axes, ranges: Sequence[Range]) -> None:
         low, high = axes.get_ylim()
         axes.set_ylim(low - (high - low) * height * (len(folds) + 1), high)
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(loc="upper right", fontsize=8)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
 
 
 def _date_ticks(axes: Axes, table: BarTable, instrument: Instrument) -> None:

@@ -78,7 +78,7 @@ def read_frame(
 
 def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        raw: pd.DataFrame = pd.read_csv(path, skip_blank_lines=False, low_memory=False, float_precision="round_trip")
+        raw: pd.DataFrame = pd.read_csv(path, skip_blank_lines=False, low_memory=False)
     except pd.errors.EmptyDataError as error:
         raise UserError(f"{path.name}: the file is empty; give a CSV with a header line and bars") from error
     except pd.errors.ParserError as error:
@@ -187,14 +187,17 @@ def _from_epoch(column: pd.Series, name: str, path: Path, rows: list[str], notes
 
 def _from_text(column: pd.Series, name: str, path: Path, rows: list[str]) -> pd.Series:
     text = column.astype("string").str.strip()
-    zoned_N = text.str.contains(r"(?:Z|[+-]\d\d:?\d\d)$", regex=True).fillna(False).to_numpy(dtype=bool)
-    if zoned_N.any() and not zoned_N.all():
+    stamps = pd.Series(pd.to_datetime(text, format="ISO8601", errors="coerce", utc=True))
+    _refuse_missing(stamps, column, name, path, rows, "give a time like 2024-01-31 09:30:00")
+    zoned_N = text.str.contains(r"(?:Z|[+-]\d\d:?\d\d)$", regex=True).to_numpy(dtype=bool)
+    if zoned_N.all():
+        return stamps
+    if zoned_N.any():
         odd = int(np.argmin(zoned_N) if zoned_N[0] else np.argmax(zoned_N))
         raise UserError(
             f"{path.name}: {rows[odd]}: {name} {column.iloc[odd]!r}: some times name a zone and some do not; be uniform"
         )
-    stamps = pd.Series(pd.to_datetime(text, format="ISO8601", errors="coerce", utc=True))
-    return stamps if zoned_N.any() else stamps.dt.tz_localize(None)
+    return stamps.dt.tz_localize(None)
 
 
 def _localise(stamps: pd.Series, column: pd.Series, name: str, path: Path, rows: list[str], zone: str) -> pd.Series:

@@ -123,7 +123,7 @@ def _label_offset(frame: pd.DataFrame, bar: int, config: FileConfig, instrument:
 
 
 def _guess_label(time_N: Ints, bar: int, instrument: Instrument) -> tuple[str, str]:
-    """Sessions that begin or end on an edge of the hours vote: start labels lie on the open, end labels on the close."""
+    """Sessions that begin or end on an edge of the hours vote: start labels on the open, end labels on the close."""
     if instrument.open is None:
         return "start", "assumed: no session hours to compare with"
     first_S, last_S = calendar.edge_offsets(time_N, instrument)
