@@ -105,9 +105,11 @@ class BarCutter:
         self._span = max(1, round(config.size * SECOND)) if config.kind == "time" else 0
         self._book = Book.none(levels)  # states not yet in a finished bar, after the last one that is
         self._trades: _Pending | None = None  # trades of the unfinished bar
+        self._run = -1  # the stretch without a seam that is being cut
         self._clock = 0.0  # amount traded in the run before ``self._trades``
         self._next_bar = 0  # first unfinished bar of the run
         self._begin: int | None = None  # when that bar began; None where nothing of the run is finished
+        self._end = 0  # of the last finished bar
         self._close = 0  # end of the session of the run
         self._last_label = -1
         self._seen: tuple[int, int, int, int, int] | None = None  # time, contract, day, run, session of the last trade
@@ -175,13 +177,16 @@ class BarCutter:
 
     def _cut_run(self, run: _Pending, following: _Pending, watermark: int) -> CutBars | None:
         """Finish what can be finished of one run; ``following`` are the trades after it."""
+        if run.run_N[0] != self._run:
+            self._run, self._clock, self._next_bar, self._begin = int(run.run_N[0]), 0.0, 0, None
         over = len(following) > 0 or watermark == END_OF_TIME
         self._close = int(run.close_N[0])
         parts, after_T = self._divide(run)
         bar_N, first_N = np.unique(parts.bar_P, return_index=True)
         final_N = run.time_N[parts.trade_P[np.append(first_N[1:], len(parts.bar_P)) - 1]]
         if self._span:
-            end_N = label_N = np.minimum(run.open_N[0] + (bar_N + 1) * self._span, self._close)
+            seam = int(following.time_N[0]) if len(following) else END_OF_TIME
+            end_N = label_N = np.minimum(run.open_N[0] + (bar_N + 1) * self._span, min(self._close, seam))
             done_N = (end_N <= watermark) | over
         else:
             whole_N = bar_N < int(after_T[-1] // self._config.size)
@@ -193,12 +198,15 @@ class BarCutter:
         bars = None
         if count:
             begin = self._begin
-            if begin is None:
-                begin = int(run.open_N[0] + bar_N[0] * self._span) if self._span else int(run.time_N[0])
+            if begin is None and self._span:
+                begin = max(int(run.open_N[0] + bar_N[0] * self._span), self._end)
+            elif begin is None:
+                begin = int(run.time_N[0])
             done = parts.front(int(first_N[count]) if count < len(bar_N) else len(parts.bar_P))
             begin_N = np.append(begin, end_N[: count - 1])
             bars = self._measure(run, done, first_N[:count], begin_N, end_N[:count], self._label(label_N[:count]))
-            self._begin, self._next_bar = int(end_N[count - 1]), int(bar_N[count - 1]) + 1
+            self._begin = self._end = int(end_N[count - 1])
+            self._next_bar = int(bar_N[count - 1]) + 1
         self._keep(run, following, after_T, int(parts.trade_P[first_N[count]]) if count < len(bar_N) else None, over)
         return bars
 
@@ -233,9 +241,7 @@ class BarCutter:
     def _keep(self, run: _Pending, following: _Pending, after_T: Floats, first: int | None, over: bool) -> None:
         """Carry on with the trades of the unfinished bar, which begin at index ``first``, or with the next run."""
         if over:
-            self._trades, self._clock, self._next_bar, self._begin = following, 0.0, 0, None
-            if not len(following):
-                self._trades = None
+            self._trades = following if len(following) else None
         elif first is None:
             self._trades, self._clock = None, float(after_T[-1])
         elif first > 0:

@@ -178,9 +178,10 @@ class _Reader:
             if wrong.any():
                 at = int(np.argmax(wrong))
                 price = "missing" if records["price"][kept[at]] == UNDEFINED_PRICE else f"{price_N[at]:g}"
+                low, high = self.instrument.price_low, self.instrument.price_high
                 raise UserError(
-                    f"{file.path}: record {int(first[kept[at]])}: trade price {price}; prices of {self.instrument.name} "
-                    f"lie between {self.instrument.price_low:g} and {self.instrument.price_high:g}"
+                    f"{file.path}: record {int(first[kept[at]])}: trade price {price}; prices of "
+                    f"{self.instrument.name} lie between {low:g} and {high:g}"
                 )
             side = records["side"][kept]
             yield Trades(

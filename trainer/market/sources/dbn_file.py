@@ -103,7 +103,7 @@ class DbnFile:
 
 
 def open_dbn(path: Path) -> DbnFile:
-    """Read the header of ``path``; ``UserError`` if it is not DBN, of an unknown version, cut off or of mixed schemas."""
+    """Read the header of ``path``; ``UserError`` if it is not DBN, of an unknown version, cut off or mixed."""
     with _open(path) as stream:
         head = _read(stream, 8, path, 0)
         if len(head) < 8 or head[:3] != b"DBN":
