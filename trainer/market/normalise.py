@@ -44,9 +44,7 @@ def fit_scaling(values_NF: NDArray[np.float32], train: Range, config: NormaliseC
         robust_F = (upper_F - lower_F) / IQR_OF_NORMAL
         usable_F = robust_F > np.maximum(NEGLIGIBLE * np.abs(median_F), SMALLEST)
         shift_F, scale_F = np.where(usable_F, median_F, shift_F), np.where(usable_F, robust_F, scale_F)
-    constant_F = (rows.max(axis=0) == rows.min(axis=0)) | (
-        scale_F <= np.maximum(NEGLIGIBLE * np.abs(shift_F), SMALLEST)
-    )
+    constant_F = scale_F <= np.maximum(NEGLIGIBLE * np.abs(shift_F), SMALLEST)
     scale_F = np.where(constant_F, 1.0, scale_F)
     return Scaling(shift_F.astype(np.float32), scale_F.astype(np.float32), config.clip)
 

@@ -14,7 +14,7 @@ TINY = 1e-12  # log price
 
 
 @windowed(
-    "rsi_{window}", windows=(14,), parity=Parity.REFLECTED, reflect_at=100.0, unit="percent", warmup=lambda w: 3 * w
+    "rsi_{window}", windows=(14,), parity=Parity.REFLECTED, reflect_at=100.0, unit="percent", warmup=lambda w: 4 * w
 )
 def rsi(path: Path, window: int) -> Floats:
     """Wilder's (1978) RSI on log moves: 100 U / (U + D) of smoothed gains and losses; 50 when nothing moved."""
@@ -42,7 +42,7 @@ def efficiency(path: Path, window: int) -> Floats:
     parity=Parity.SWAPPED,
     partner="minus_di_{window}",
     unit="percent",
-    warmup=lambda w: 3 * w,
+    warmup=lambda w: 4 * w,
 )
 def plus_di(path: Path, window: int) -> Floats:
     """Wilder's (1978) +DI: smoothed upward directional movement over the smoothed true range, in percent."""
@@ -55,7 +55,7 @@ def plus_di(path: Path, window: int) -> Floats:
     parity=Parity.SWAPPED,
     partner="plus_di_{window}",
     unit="percent",
-    warmup=lambda w: 3 * w,
+    warmup=lambda w: 4 * w,
 )
 def minus_di(path: Path, window: int) -> Floats:
     """Wilder's (1978) -DI: smoothed downward directional movement over the smoothed true range, in percent."""

@@ -54,7 +54,7 @@ def slope(path: Path, window: int) -> Floats:
     return rolling_slope(path.level_N, window)
 
 
-@feature("cusum", parity=Parity.ODD, unit="volatility", warmup=CUSUM_SPAN)
+@feature("cusum", parity=Parity.ODD, unit="volatility", warmup=2 * CUSUM_SPAN)
 def cusum(path: Path) -> Floats:
     """Page's (1954) CUSUM of z = move / volatility one bar ago, up minus down: S = max(0, S + z - 1/2), |z| <= 8.
 

@@ -23,7 +23,7 @@ def volatility(path: Path, window: int) -> Floats:
     return np.sqrt(rolling_mean(path.move_N * path.move_N, window))
 
 
-@windowed("atr_{window}", windows=(14,), parity=Parity.EVEN, unit="log", warmup=lambda w: 3 * w)
+@windowed("atr_{window}", windows=(14,), parity=Parity.EVEN, unit="log", warmup=lambda w: 4 * w)
 def atr(path: Path, window: int) -> Floats:
     """Wilder's (1978) average true range, in log price; a run's first bar reaches back to its own open alone."""
     return ema(true_range(path), 1.0 / window)

@@ -77,6 +77,22 @@ def test_warm_up_rows_are_zero_and_counted(make_random: MakeTable) -> None:
     assert compute_features(table, FeatureConfig(families=("session",))).warmup_bars == 33
 
 
+def test_warm_up_is_long_enough(make_random: MakeTable) -> None:
+    """After its warm-up a feature hardly differs from one that saw another 200 bars: windows not at all, averages little.
+
+    Exempt are those that remember sessions or payments, however long ago: they say so.
+    """
+    table = make_random(0, (200,) * 4)
+    config = FeatureConfig(exclude=("overnight_gap", "session_left", "funding"))
+    informed, fresh = compute_features(table, config), compute_features(table.rows(slice(200, None)), config)
+    averages = {"macd_line", "macd_signal", "macd_histogram", "cusum", "rsi_14", "plus_di_14", "minus_di_14", "atr_14"}
+    for each in chosen_features(config):
+        column = informed.names.index(each.spec.name)
+        long_N, short_N = informed.values_NF[200:, column], fresh.values_NF[:, column]
+        error = np.abs(long_N - short_N)[each.warmup :].max() / long_N.std()
+        assert error < (0.1 if each.spec.name in averages else 1e-5), each.spec.name
+
+
 @pytest.mark.parametrize("size", [1, 2, 40])
 def test_short_tables_are_defined(make_random: MakeTable, size: int) -> None:
     assert np.isfinite(compute_features(make_random(0, (size,)), ALL).values_NF).all()

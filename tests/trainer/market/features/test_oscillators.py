@@ -43,6 +43,15 @@ def test_directional_index_by_hand(make_closes: MakeTable) -> None:
     np.testing.assert_allclose(minus_di(path, 2), [0.0, 0.0, 0.0, 150.0 / 2.75], atol=1e-9)
 
 
+def test_an_outside_bar_moves_in_its_longer_direction_alone(make_closes: MakeTable) -> None:
+    """The second bar reaches 3 % above and 1 % below the first: +DM 3, -DM 0, true range 4."""
+    flat, high, low = 100.0, 100.0 * np.exp(0.03), 100.0 * np.exp(-0.01)
+    table = make_closes([flat, flat], high_N=np.array([flat, high]), low_N=np.array([flat, low]))
+    path = price_path(table)
+    assert plus_di(path, 2)[1] == pytest.approx(75.0)
+    assert minus_di(path, 2)[1] == 0.0
+
+
 @pytest.mark.parametrize(("direction", "expected"), [(1.0, 100.0), (-1.0, 0.0)])
 def test_oscillators_saturate(make_closes: MakeTable, direction: float, expected: float) -> None:
     path = price_path(make_closes(100.0 * np.exp(direction * 0.001 * np.arange(60))))
