@@ -19,8 +19,9 @@ class MarketConfig(Frozen):
 
     source: Literal["synthetic", "bars", "dbn"] = static("synthetic", doc="kind of market data")
     instrument: str = static(
-        "synthetic", doc="instrument record: a name in configs/instruments or the path of a TOML file"
+        "auto", doc="name in configs/instruments, path of a TOML record, or auto: told by the data's name"
     )
+
     synthetic: SyntheticConfig = SyntheticConfig()
     files: FileConfig = FileConfig()
     bar: BarConfig = BarConfig()

@@ -13,13 +13,14 @@ import torch
 from trainer.config import TrialConfig
 from trainer.market.bars_table import BarTable, Ints
 from trainer.market.build import to_market
+from trainer.market.config import MarketConfig
 from trainer.market.features.compute import FeatureTable, compute_features, mirror_view
 from trainer.market.folds import Fold, Range, make_folds, split_holdout
-from trainer.market.instrument import Instrument, load_instrument
+from trainer.market.instrument import Instrument, guess_instrument, load_instrument
 from trainer.market.market import Market
 from trainer.market.normalise import Scaling, bar_move, fit_scaling
 from trainer.market.quality import QualityReport
-from trainer.market.sources.read import read_source
+from trainer.market.sources.read import data_path, read_source
 
 LEAST_EPISODE = 2
 """Bars of the shortest stretch that an episode can be run on."""
@@ -47,7 +48,7 @@ def prepare(config: TrialConfig, device: torch.device) -> Prepared:
     Raises:
         UserError: any fault of the data or of the configuration for them.
     """
-    instrument = load_instrument(config.market.instrument)
+    instrument = choose_instrument(config.market)
     source = read_source(config.market, instrument)
     table, holdout = split_holdout(source.table, config.folds)
     features = compute_features(table, config.market.features)
@@ -72,6 +73,19 @@ def prepare(config: TrialConfig, device: torch.device) -> Prepared:
             device=device,
         ),
     )
+
+
+def choose_instrument(config: MarketConfig) -> Instrument:
+    """The instrument that is named; with ``auto`` the embedded market's own, or the one the data's name speaks of.
+
+    Raises:
+        UserError: no such record, or the name says nothing.
+    """
+    if config.instrument != "auto":
+        return load_instrument(config.instrument)
+    if config.source == "synthetic":
+        return load_instrument("synthetic")
+    return guess_instrument(data_path(config))
 
 
 def _session_starts(session_N: Ints) -> Ints:

@@ -15,18 +15,17 @@ import torch
 from torch import Tensor
 
 from trainer.agent import popart, support
-from trainer.agent.branches import greedy
-from trainer.agent.distribution import expectation
 from trainer.agent.explore import epsilon
-from trainer.agent.network import forward, layout
+from trainer.agent.network import layout
 from trainer.config import TrialConfig
 from trainer.errors import UserError
 from trainer.evaluation.backtest import Rollout, paths, rollout
 from trainer.evaluation.metrics import backtest_metrics
-from trainer.lanes.tree import concat, put_, take
+from trainer.evaluation.policy import greedy_policy
+from trainer.lanes.tree import concat, map_tensors, put_, take
 from trainer.market.prepare import Prepared
 from trainer.training.collect import Setting, collect_step_
-from trainer.training.lane_state import LaneState, network_shape, new_lanes, validation_slots
+from trainer.training.lane_state import LaneState, network_shape, new_lanes, policy_of, slots_of
 from trainer.training.learn import learn_step_
 from trainer.training.report import FoldReport, TrialReport, Validation
 
@@ -69,8 +68,8 @@ class LaneGroup:
             market=prepared.market,
             session_start_S=torch.from_numpy(prepared.session_start_S).to(device),
         )
-        slots = [slot for fold in prepared.folds for slot in validation_slots(config, prepared, fold.validation)]
-        self._validation_steps = max(end - start for start, end in slots) - 1
+        slots = [s for fold in prepared.folds for s in slots_of(config, prepared.table.session_N, fold.validation)]
+        self.validation_steps = max(end - start for start, end in slots) - 1
         self._state: LaneState | None = None
         self.residents: tuple[Resident, ...] = ()
 
@@ -169,24 +168,16 @@ class LaneGroup:
             for path in paths(state.env_params, self.prepared.table.session_N, run)
         )
 
-    @torch.no_grad()
     def greedy_rollout(self, state: LaneState) -> Rollout:
         """The greedy agents' run over their validation ranges."""
-        weights = layout(self.setting.shape).views(state.params_LD)
-
-        def policy(_step: int, _env: object, observe: object) -> Tensor:
-            obs = observe()  # type: ignore[operator]
-            q_LVK = expectation(forward(self.setting.shape, weights, obs), state.support.atoms_LA)
-            return greedy(q_LVK, obs.hold_only)
-
         return rollout(
             state.env_params,
             self.prepared.market,
             state.fold.normaliser,
             state.fold.validation,
-            self._validation_steps,
+            self.validation_steps,
             self.setting.training.window,
-            policy,
+            greedy_policy(self.setting.shape, policy_of(state)),
         )
 
     def _check(self, config: TrialConfig) -> None:
@@ -231,11 +222,15 @@ class LaneGroup:
         for row, validation in validations.items():
             sharpe_L[row] = max(validation.metrics.sharpe, float(sharpe_L[row]))
         better_L = sharpe_L > best.sharpe_L
-        best.params_LD.copy_(torch.where(better_L[:, None], state.params_LD, best.params_LD))
+        map_tensors(
+            lambda kept, new: kept.copy_(torch.where(better_L.view(-1, *(1 for _ in kept.shape[1:])), new, kept)),
+            best.policy,
+            policy_of(state),
+        )
         best.epoch_L.copy_(torch.where(better_L, state.counters.epoch_L, best.epoch_L))
         best.sharpe_L.copy_(sharpe_L)
 
-    def _training_numbers(self, state: LaneState, losses: Sequence[Tensor]) -> dict[str, list[float]]:
+    def _training_numbers(self, state: LaneState, losses: list[Tensor]) -> dict[str, list[float]]:
         """Numbers of every lane by name, in one transfer from the device."""
         signals = state.signals
         columns = {f.name.removesuffix("_L"): getattr(signals, f.name) for f in fields(signals) if f.name != "steps_L"}

@@ -24,9 +24,11 @@ from trainer.config import TrialConfig
 from trainer.env.observe import PORTFOLIO_FEATURES, Normaliser, stack_normaliser
 from trainer.env.state import EnvParams, EnvState, make_params, reset
 from trainer.evaluation.backtest import Slots, make_slots, session_slots
+from trainer.evaluation.policy import Policy
 from trainer.lanes.optimizer import Adam, adam_state
 from trainer.lanes.random import lane_seed
-from trainer.lanes.tree import stack_dynamic
+from trainer.lanes.tree import map_tensors, stack_dynamic
+from trainer.market.bars_table import Ints
 from trainer.market.folds import Fold, Range
 from trainer.market.prepare import LEAST_EPISODE, Prepared
 from trainer.replay.config import ring_length
@@ -60,7 +62,7 @@ class FoldData:
 class Best:
     """Snapshot of the best epoch so far, kept for people; the score never looks at it."""
 
-    params_LD: Tensor
+    policy: Policy
     sharpe_L: Tensor  # float64, -inf before the first validation
     epoch_L: Tensor
 
@@ -96,11 +98,11 @@ def network_shape(config: TrialConfig, prepared: Prepared) -> NetworkShape:
     )
 
 
-def validation_slots(config: TrialConfig, prepared: Prepared, bars: Range) -> list[Range]:
+def slots_of(config: TrialConfig, session_N: Ints, bars: Range) -> list[Range]:
     """Where the evaluator runs in a range of bars: whole, or session by session where sessions are episodes."""
     if not config.env.session_episodes:
         return [bars]
-    return [Range(*slot) for slot in session_slots(prepared.table.session_N, bars)]
+    return [Range(*slot) for slot in session_slots(session_N, bars)]
 
 
 def slot_width(slots_by_lane: Sequence[Sequence[Range]]) -> int:
@@ -119,9 +121,11 @@ def new_lanes(config: TrialConfig, prepared: Prepared, folds: Sequence[Fold], de
     )
     agent = stack_dynamic(AgentParams, [c.agent for c in configs], device)
     params_LD = initialise(shape, seed_L, device)
-    all_slots = [validation_slots(config, prepared, fold.validation) for fold in prepared.folds]
+    all_slots = [slots_of(config, prepared.table.session_N, fold.validation) for fold in prepared.folds]
     slots = [all_slots[fold.index] for fold in folds]
     episodes = config.training.episodes
+    first_support = support.cold(agent, config.agent.atoms)
+    normaliser = stack_normaliser([prepared.scalings[fold.index] for fold in folds], device)
 
     def zeros(dtype: torch.dtype, *tail: int) -> Tensor:
         return torch.zeros(len(folds), *tail, dtype=dtype, device=device)
@@ -138,15 +142,36 @@ def new_lanes(config: TrialConfig, prepared: Prepared, folds: Sequence[Fold], de
         replay=empty_replay(
             len(folds), ring_length(config.replay, episodes), episodes, len(PORTFOLIO_FEATURES), device
         ),
-        support=support.cold(agent, config.agent.atoms),
+        support=first_support,
         popart=popart.fresh(len(folds), device),
         signals=health.fresh(len(folds), device),
-        fold=_fold_data(prepared, folds, make_slots(slots, slot_width(all_slots), device), device),
-        best=Best(params_LD.clone(), zeros(torch.float64) - float("inf"), zeros(torch.int64)),
+        fold=_fold_data(prepared, folds, make_slots(slots, slot_width(all_slots), device), normaliser),
+        best=Best(
+            Policy(
+                params_LD.clone(),
+                first_support.atoms_LA.clone(),
+                map_tensors(torch.clone, normaliser),
+                zeros(torch.float64),
+                env_params.reward_unit_L.clone(),
+            ),
+            zeros(torch.float64) - float("inf"),
+            zeros(torch.int64),
+        ),
     )
 
 
-def _fold_data(prepared: Prepared, folds: Sequence[Fold], slots: Slots, device: torch.device) -> FoldData:
+def policy_of(state: LaneState) -> Policy:
+    """The agents as they are now, without copying."""
+    return Policy(
+        state.params_LD,
+        state.support.atoms_LA,
+        state.fold.normaliser,
+        state.env_params.health_L,
+        state.env_params.reward_unit_L,
+    )
+
+
+def _fold_data(prepared: Prepared, folds: Sequence[Fold], slots: Slots, normaliser: Normaliser) -> FoldData:
     first, count = [], []
     for fold in folds:
         start_S = prepared.session_start_S
@@ -156,14 +181,14 @@ def _fold_data(prepared: Prepared, folds: Sequence[Fold], slots: Slots, device: 
         count.append(len(indices))
 
     def column(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
+        return torch.tensor(values, dtype=torch.int64, device=slots.start_LV.device)
 
     return FoldData(
         train_first_L=column([fold.train.start for fold in folds]),
         train_last_L=column([fold.train.end - 1 for fold in folds]),
         session_first_L=column(first),
         session_count_L=column(count),
-        normaliser=stack_normaliser([prepared.scalings[fold.index] for fold in folds], device),
+        normaliser=normaliser,
         validation=slots,
     )
 

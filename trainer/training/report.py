@@ -9,6 +9,9 @@ from statistics import mean, median
 
 from trainer.evaluation.metrics import BacktestMetrics, BacktestPath
 
+MECHANICAL_GAP = 1e-3
+"""Q-gap, in deviations of reward, below which a network counts as indifferent between its actions."""
+
 
 @dataclass(frozen=True)
 class Validation:
@@ -32,6 +35,14 @@ class FoldReport:
         bad = [name for name, value in self.training.items() if not math.isfinite(value)]
         return f"fold {self.fold}: {', '.join(bad)} not finite" if bad else None
 
+    @property
+    def mechanical_bias(self) -> bool:
+        """A Sharpe without a Q-gap: the network cannot tell actions apart, so nothing was learned (S29)."""
+        if self.validation is None:
+            return False
+        indifferent = self.training["q_gap"] < MECHANICAL_GAP * self.training["sigma"]
+        return indifferent and self.validation.metrics.sharpe != 0.0
+
     def numbers(self) -> dict[str, float]:
         """Everything as ``name -> value``."""
         values = dict(self.training)
@@ -46,6 +57,7 @@ class FoldReport:
                 "val_win_rate": metrics.win_rate,
                 "val_profit": metrics.profit,
                 "val_exposure": metrics.exposure,
+                "mechanical_bias": float(self.mechanical_bias),
             }
         return values
 
