@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from trainer.env.caps import cap_share
+from trainer.env.mirror import mirror_where, side_sign
 from trainer.env.reward import churn_intensity
 from trainer.env.state import EnvParams, EnvState
-from trainer.market.market import Market, MirrorView
+from trainer.market.market import Market
 from trainer.market.normalise import Scaling
 
 PORTFOLIO_FEATURES: tuple[str, ...] = (
@@ -58,7 +59,7 @@ class Observation:
 
 def portfolio_features(params: EnvParams, market: Market, state: EnvState) -> Tensor:
     """``[L, E, P]`` float32, in the order of :data:`PORTFOLIO_FEATURES`."""
-    sign_LE = torch.where(state.mirror_LE, -1.0, 1.0)
+    sign_LE = side_sign(state.mirror_LE)
     trip_LE = state.trip_LE / params.reward_unit_L[:, None]
     values = (
         sign_LE * state.position_LE / params.max_position_L[:, None],
@@ -76,22 +77,18 @@ def observe(
     market: Market, normaliser: Normaliser, bar_LB: Tensor, mirror_LB: Tensor, portfolio_LBP: Tensor, window: int
 ) -> Observation:
     """Gather the rows up to ``bar_LB``, mirror them where asked, then normalise. Nothing after ``bar_LB`` is read."""
+    lanes, batch = bar_LB.shape
     row_LBW = bar_LB.unsqueeze(-1) + torch.arange(1 - window, 1, device=bar_LB.device)
-    known_LBW = row_LBW >= 0
-    row_LBW = row_LBW.clamp(min=0)
-    known_LBW &= market.session_N[row_LBW] == market.session_N[bar_LB].unsqueeze(-1)
-    raw_LBWF = market.features_NF[row_LBW]
-    seen_LBWF = torch.where(mirror_LB[..., None, None], mirrored(market.mirror, raw_LBWF), raw_LBWF)
-    scaled_LBWF = (seen_LBWF - normaliser.shift_LF[:, None, None]) / normaliser.scale_LF[:, None, None]
+    session_LBW = market.session_N[row_LBW.clamp(min=0)]
+    known_LBW = (row_LBW >= 0) & (session_LBW == market.session_N[bar_LB].unsqueeze(-1))
+    rows = market.features_NF.index_select(0, row_LBW.clamp(min=0).flatten())
+    raw_LBWF = rows.view(lanes, batch, window, -1)
+    seen_LBWF = mirror_where(market.mirror, mirror_LB.unsqueeze(-1), raw_LBWF)
+    shift_LF, scale_LF = normaliser.shift_LF[:, None, None], normaliser.scale_LF[:, None, None]
     clip_L = normaliser.clip_L[:, None, None, None]
-    scaled_LBWF = torch.minimum(torch.maximum(scaled_LBWF, -clip_L), clip_L)
+    scaled_LBWF = seen_LBWF.sub_(shift_LF).div_(scale_LF).clamp_(-clip_L, clip_L)  # in place: the gather's own copy
     return Observation(
-        features=torch.where(known_LBW.unsqueeze(-1), scaled_LBWF, 0.0),
+        features=scaled_LBWF.mul_(known_LBW.unsqueeze(-1)),
         portfolio=portfolio_LBP,
         hold_only=market.flat_N[bar_LB],
     )
-
-
-def mirrored(view: MirrorView, features_F: Tensor) -> Tensor:
-    """The features ``[..., F]`` of the mirrored market, before normalisation (S12)."""
-    return view.offset_F + view.sign_F * features_F.index_select(-1, view.partner_F)

@@ -29,6 +29,7 @@ from trainer.env.actions import (
 from trainer.env.caps import cap_share
 from trainer.env.costs import commission, money
 from trainer.env.fills import Fill, fill_order, gather_bars, whole
+from trainer.env.mirror import side_sign
 from trainer.env.reward import RewardTerms, reward_terms
 from trainer.env.state import EnvParams, EnvState
 from trainer.market.market import Market
@@ -179,7 +180,7 @@ def target_position(
     share_LE = magnitude_share(action_LE4[..., MAGNITUDE])
     max_position_L = params.max_position_L[:, None]
     cap_LE = cap_share(params, state, price_LE) * max_position_L
-    sign_LE = direction_sign(direction_LE) * torch.where(state.mirror_LE, -1, 1)
+    sign_LE = direction_sign(direction_LE) * side_sign(state.mirror_LE)
     wanted_LE = torch.where(is_flat(direction_LE), state.position_LE * (1.0 - share_LE), sign_LE * share_LE * cap_LE)
     wanted_LE = whole(params, wanted_LE)
     dust_LE = (wanted_LE - state.position_LE).abs() <= _DUST * max_position_L

@@ -74,7 +74,9 @@ def market_of(
         low_N=torch.minimum(opens, closes) if low is None else torch.tensor(low, dtype=torch.float64),
         close_N=closes,
         spread_N=torch.full((n,), spread, dtype=torch.float64) if isinstance(spread, float) else torch.tensor(spread),
-        funding_N=torch.full((n,), funding, dtype=torch.float64) if isinstance(funding, float) else torch.tensor(funding),
+        funding_N=torch.full((n,), funding, dtype=torch.float64)
+        if isinstance(funding, float)
+        else torch.tensor(funding),
         features_NF=torch.arange(n * features, dtype=torch.float32).reshape(n, features) / 8,
         session_N=session,
         bars_left_N=last - torch.arange(n),

@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.trainer.env.builders import FREE, LONG, MARKET, SHORT, act, instrument, market_of, params_of, plain, run, start
+from tests.trainer.env.builders import (
+    FREE,
+    LONG,
+    MARKET,
+    SHORT,
+    act,
+    instrument,
+    market_of,
+    params_of,
+    plain,
+    run,
+    start,
+)
 from trainer.env.caps import cap_share, kelly_share, margin_share, safety
 from trainer.env.config import EnvConfig
 from trainer.env.state import EnvState
@@ -23,9 +35,7 @@ def f64(value: float) -> Tensor:
 
 def record(wins: float, losses: float, win_sum: float, loss_sum: float) -> EnvState:
     state = start(params_of(plain()), market_of([100.0] * 3))
-    return replace(
-        state, wins_LE=f64(wins), losses_LE=f64(losses), win_sum_LE=f64(win_sum), loss_sum_LE=f64(loss_sum)
-    )
+    return replace(state, wins_LE=f64(wins), losses_LE=f64(losses), win_sum_LE=f64(win_sum), loss_sum_LE=f64(loss_sum))
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,8 @@ def test_sessions_end_flat_at_the_close_less_half_the_spread() -> None:
 
 
 def test_no_order_crosses_a_gap_and_no_gap_is_booked() -> None:
-    """On a bar that must end flat every action is ignored, so the jump to the next session, or to the next contract of a
-    roll, pays nothing; the new prices only count for positions opened after it."""
+    """On a bar that must end flat every action is ignored, so the jump to the next session, or to the next contract
+    of a roll, pays nothing; the new prices only count for positions opened after it."""
     market = market_of([100, 100, 150, 150], sessions=[0, 0, 1, 1], flat=[1, 3], open=[100, 100, 150, 150])
     for direction in (SHORT, LONG, FLAT):
         steps = run(params_of(plain()), market, [act(HOLD), act(direction), act(LONG)])
