@@ -131,4 +131,4 @@ def _too_short(edges_U: Ints, config: FoldsConfig, units: int, purged: int) -> s
         f"folds: {units} usable {sessions} ({bars} bars without holdout and warm-up) are too few for {config.count} "
         f"folds with {purged} purged and {config.embargo} under embargo: at least {needed} {sessions} are needed"
     )
-    return short if config.unit == "block" else f"{short} (or folds.unit = 'block')"
+    return short if config.unit == "block" else f"{short}, or a smaller folds.count, or folds.unit = 'block'"

@@ -15,7 +15,9 @@ from trainer.market.bars_table import BarTable
 from trainer.market.folds import Range
 from trainer.market.normalise_config import NormaliseConfig
 
-IQR_OF_NORMAL = 1.3489795003921634  # interquartile range of the standard normal
+QUANTILES = (0.25, 0.5, 0.75, 0.05, 0.95)
+IQR_OF_NORMAL = 1.3489795003921634  # from the 25 % to the 75 % quantile of the standard normal
+TAILS_OF_NORMAL = 3.2897072539029435  # from the 5 % to the 95 % quantile
 NEGLIGIBLE = 1e-6  # spread relative to the level that float32 columns cannot tell from a constant
 SMALLEST = 1e-12  # below this a column is constant for every purpose
 
@@ -32,16 +34,17 @@ class Scaling:
 def fit_scaling(values_NF: NDArray[np.float32], train: Range, config: NormaliseConfig) -> Scaling:
     """Fit shift and scale on the rows of ``train``. Raises UserError for an empty range.
 
-    With 'iqr', a column that varies but whose quartiles agree (flags, rare events) falls back to its mean and standard
-    deviation.
+    'iqr' takes the median and the larger of two ranges, each over that of the standard normal: between the quartiles,
+    and between the 5 and 95 % quantiles. The second speaks where much of a column is one value (wicks, ticks, gaps): its
+    quartiles may lie a hair apart. A column that varies less than that (flags) falls back to mean and deviation.
     """
     if not 0 <= train.start < train.end <= values_NF.shape[0]:
         raise UserError(f"normalise: train range {train.start}..{train.end} is not inside {values_NF.shape[0]} bars")
     rows = values_NF[train.start : train.end].astype(np.float64)
     shift_F, scale_F = rows.mean(axis=0), rows.std(axis=0)
     if config.method == "iqr":
-        lower_F, median_F, upper_F = np.quantile(rows, [0.25, 0.5, 0.75], axis=0)
-        robust_F = (upper_F - lower_F) / IQR_OF_NORMAL
+        lower_F, median_F, upper_F, bottom_F, top_F = np.quantile(rows, QUANTILES, axis=0)
+        robust_F = np.maximum((upper_F - lower_F) / IQR_OF_NORMAL, (top_F - bottom_F) / TAILS_OF_NORMAL)
         usable_F = robust_F > np.maximum(NEGLIGIBLE * np.abs(median_F), SMALLEST)
         shift_F, scale_F = np.where(usable_F, median_F, shift_F), np.where(usable_F, robust_F, scale_F)
     constant_F = scale_F <= np.maximum(NEGLIGIBLE * np.abs(shift_F), SMALLEST)

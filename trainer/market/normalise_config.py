@@ -11,6 +11,6 @@ class NormaliseConfig(Frozen):
     """Shift and scale of every feature, fitted on a fold's train range."""
 
     method: Literal["std", "iqr"] = static(
-        "iqr", doc="'std': mean and standard deviation; 'iqr': median and interquartile range / 1.349, deaf to outliers"
+        "iqr", doc="'std': mean and standard deviation; 'iqr': median and quantile ranges, deaf to outliers"
     )
     clip: float = static(10.0, unit="scales", doc="normalised features are held to [-clip, clip]", gt=0.0)

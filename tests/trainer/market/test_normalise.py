@@ -29,16 +29,23 @@ def test_std_by_hand() -> None:
 
 
 def test_iqr_by_hand_ignores_an_outlier() -> None:
-    """Quartiles of 0, 1, 2, 3, 4000 are 1, 2, 3."""
-    scaling = fit_scaling(column(0.0, 1.0, 2.0, 3.0, 4000.0), Range(0, 5), IQR)
-    assert scaling.shift_F[0] == 2.0
-    assert scaling.scale_F[0] == pytest.approx(2.0 / 1.3489795)
+    """Quartiles of 0 to 39 and 1e6 are 10, 20, 30; 36 lie between the 5 and 95 % quantiles: 10.9 against 14.8."""
+    scaling = fit_scaling(column(*range(40), 1e6), Range(0, 41), IQR)
+    assert scaling.shift_F[0] == 20.0
+    assert scaling.scale_F[0] == pytest.approx(20.0 / 1.3489795)
+
+
+def test_a_column_that_is_mostly_one_value_is_scaled_by_its_tails() -> None:
+    """Sixteen times 0 and five times 3: the quartiles agree, the tails lie 3 apart."""
+    scaling = fit_scaling(column(*([0.0] * 16 + [3.0] * 5)), Range(0, 21), IQR)
+    assert scaling.shift_F[0] == 0.0
+    assert scaling.scale_F[0] == pytest.approx(3.0 / 3.2897073)
 
 
 def test_iqr_of_a_rare_flag_falls_back_to_its_deviation() -> None:
-    scaling = fit_scaling(column(*([0.0] * 9 + [1.0])), Range(0, 10), IQR)
-    assert scaling.shift_F[0] == pytest.approx(0.1)
-    assert scaling.scale_F[0] == pytest.approx(0.3)
+    scaling = fit_scaling(column(*([0.0] * 99 + [1.0])), Range(0, 100), IQR)
+    assert scaling.shift_F[0] == pytest.approx(0.01)
+    assert scaling.scale_F[0] == pytest.approx(np.sqrt(0.01 * 0.99))
 
 
 @pytest.mark.parametrize("config", [STD, IQR])

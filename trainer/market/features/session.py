@@ -47,10 +47,10 @@ def session_left(path: Path) -> Floats:
     return left_N
 
 
-@feature("session_opening", parity=Parity.EVEN, unit="1")
-def session_opening(path: Path) -> Floats:
-    """1 / (1 + bars since the session's first): 1 at the open, fading."""
-    return 1.0 / (1.0 + path.age_N.astype(np.float64))
+@feature("session_age", parity=Parity.EVEN, unit="log")
+def session_age(path: Path) -> Floats:
+    """log(1 + bars since the session's first): the open is set apart, the middle of the day is not."""
+    return np.log1p(path.age_N.astype(np.float64))
 
 
 @feature("bar_pace", parity=Parity.EVEN, unit="log", warmup=PACE_BARS + 1)

@@ -78,7 +78,7 @@ def test_warm_up_rows_are_zero_and_counted(make_random: MakeTable) -> None:
 
 
 def test_warm_up_is_long_enough(make_random: MakeTable) -> None:
-    """After its warm-up a feature hardly differs from one that saw another 200 bars: windows not at all, averages little.
+    """After its warm-up a feature hardly differs from one that saw 200 more bars: windows not at all, averages little.
 
     Exempt are those that remember sessions or payments, however long ago: they say so.
     """

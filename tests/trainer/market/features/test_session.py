@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from trainer.market.bars_table import BarTable
 from trainer.market.features.path import price_path
-from trainer.market.features.session import bar_pace, gap_flag, session_left, session_opening, time_cos, time_sin
+from trainer.market.features.session import bar_pace, gap_flag, session_age, session_left, time_cos, time_sin
 
 MakeTable = Callable[..., BarTable]
 HOUR = 3_600 * 10**9
@@ -19,7 +20,7 @@ def test_time_is_counted_from_the_session_start(make_closes: MakeTable) -> None:
     path = price_path(make_closes([100.0] * 5, sessions=(3, 2), time_N=HOUR * hours))
     np.testing.assert_allclose(time_sin(path), [0.0, 1.0, 0.0, 0.0, np.sqrt(0.5)], atol=1e-12)
     np.testing.assert_allclose(time_cos(path), [1.0, 0.0, -1.0, 1.0, np.sqrt(0.5)], atol=1e-12)
-    np.testing.assert_allclose(session_opening(path), [1.0, 1 / 2, 1 / 3, 1.0, 1 / 2])
+    np.testing.assert_allclose(session_age(path), np.log([1.0, 2.0, 3.0, 1.0, 2.0]))
 
 
 def test_session_left_is_estimated_from_completed_sessions(make_closes: MakeTable) -> None:
@@ -40,6 +41,7 @@ def test_pace_and_gap_flag_by_hand(make_closes: MakeTable) -> None:
     """Steps of 1 minute, one of 2, one of 7 after a usual step of 8/7 minutes; the night is a gap but no step."""
     minutes = np.array([0, 1, 2, 3, 4, 5, 6, 8, 15, 900, 901])
     path = price_path(make_closes([100.0] * 11, sessions=(9, 2), time_N=60 * 10**9 * minutes))
+    assert bar_pace(path)[10] == pytest.approx(np.log(1.0 / (15.0 / 8.0)))
     np.testing.assert_allclose(
         bar_pace(path)[[6, 7, 8, 9]], [0.0, np.log(2.0), np.log(7.0 / (8.0 / 7.0)), 0.0], atol=1e-12
     )
