@@ -5,7 +5,7 @@ A thin adapter: every bar is :func:`trainer.env.step.env_step` of one lane and o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -27,10 +27,9 @@ class TradingEnv(gymnasium.Env[Observed, np.int64]):
     ``reset(options={"bar": 120, "mirror": False})`` starts where asked; else start and mirror are drawn.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
-
     def __init__(self, task: Task) -> None:
         limit = observation_limit(task)
+        self.metadata = {"render_modes": []}
         self.observation_space = Box(-limit, limit, (observation_size(task),), np.float32)
         self.action_space = Discrete(ACTIONS)
         self._task = task

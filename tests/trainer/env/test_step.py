@@ -26,6 +26,7 @@ from tests.trainer.env.builders import (
     run,
     start,
 )
+from trainer.env.actions import ACTIONS, exposure, is_buy, is_sell, unflatten_action
 from trainer.env.state import episode_end, reset
 from trainer.env.step import env_step
 
@@ -258,3 +259,23 @@ def test_money_is_float64_and_records_keep_their_shapes() -> None:
         assert before.shape == after.shape
         assert before.dtype == after.dtype
     assert step.reward_LE.dtype == torch.float64
+
+
+def test_all_108_actions_execute_as_they_are_named() -> None:
+    """From flat, in a market that trades through every price: buys buy, sells sell, the rest does nothing."""
+    params = params_of(plain(max_position=8.0))
+    market = market_of([100.0] * 3, high=[100, 110, 100], low=[100, 90, 100], spread=1.0)
+    action = unflatten_action(torch.arange(ACTIONS))[None]
+    bars = torch.zeros(1, ACTIONS, dtype=torch.int64)
+    step = env_step(params, market, reset(params, market, bars, bars + 2, bars == 1), action)
+    assert torch.equal(step.info.quantity_LE, 8.0 * exposure(action))
+    assert torch.equal(step.info.quantity_LE > 0, is_buy(action[..., 0]))
+    assert torch.equal(step.info.quantity_LE < 0, is_sell(action[..., 0]))
+    assert step.info.quantity_LE.unique().tolist() == [-8.0, -4.0, -2.0, 0.0, 2.0, 4.0, 8.0]
+
+
+def test_reaching_a_target_twice_trades_once() -> None:
+    """Rounding dust is no order: nothing is charged for it."""
+    params = params_of(plain(max_position=0.3), of=instrument())
+    steps = run(params, market_of([100.0] * 6), [act(LONG, 1), act(LONG, 2), act(LONG, 2), act(LONG, 2)])
+    assert [float(step.info.quantity_LE) for step in steps[2:]] == [0.0, 0.0]
