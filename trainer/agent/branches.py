@@ -9,11 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BRANCHES = (4, 3, 3, 3)
-"""Actions of direction (short, hold, long, flat), magnitude (25, 50, 100 %), order type, urgency."""
+from trainer.env.actions import BRANCHES, Direction
 
 ACTIONS = sum(BRANCHES)
-HOLD = 1
+HOLD = int(Direction.HOLD)
 DIRECTIONS = BRANCHES[0]
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.agent.branches import BRANCHES, DIRECTIONS
+from trainer.agent.branches import DIRECTIONS
+from trainer.env.actions import BRANCHES
 from trainer.lanes.ops import lane_mean, lane_sum
 
 

@@ -17,8 +17,9 @@ import math
 import torch
 from torch import Tensor
 
-from trainer.agent.branches import ACTIONS, BRANCHES, greedy, only_hold
+from trainer.agent.branches import ACTIONS, greedy, only_hold
 from trainer.agent.params import AgentParams
+from trainer.env.actions import BRANCHES
 from trainer.lanes.random import Stream, normal, uniform
 
 __all__ = ["collect", "epsilon", "greedy"]

@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
-from trainer.agent.branches import ACTIONS, BRANCHES
+from trainer.agent.branches import ACTIONS
 from trainer.agent.config import AgentConfig
+from trainer.env.actions import BRANCHES
 from trainer.errors import UserError
 from trainer.lanes.flat import FlatLayout
 from trainer.lanes.random import Stream, uniform

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from trainer.agent import health, popart, support
-from trainer.agent.branches import BRANCHES
 from trainer.agent.config import AgentConfig
 from trainer.agent.network import NetworkShape, initialise, layout
 from trainer.agent.params import AgentParams
 from trainer.agent.td import TdLoss, td_loss
+from trainer.env.actions import BRANCHES
 from trainer.lanes.random import Stream, normal, randint, uniform
 from trainer.lanes.tree import stack_dynamic, take
 

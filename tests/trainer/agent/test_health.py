@@ -20,7 +20,9 @@ from trainer.lanes.tree import stack_dynamic
 
 
 def _health(params: Any, gap: float, gradient: float, diversity: float, sigma: float = 1.0) -> float:
-    gap_L, gradient_L, diversity_L, sigma_L = torch.tensor([[gap], [gradient], [diversity], [sigma]], dtype=torch.float64)
+    gap_L, gradient_L, diversity_L, sigma_L = torch.tensor(
+        [[gap], [gradient], [diversity], [sigma]], dtype=torch.float64
+    )
     return float(health_.health(gap_L, gradient_L, diversity_L, sigma_L, params))
 
 

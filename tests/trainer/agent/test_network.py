@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.agent.branches import BRANCHES
 from trainer.agent.config import AgentConfig
 from trainer.agent.network import NetworkShape, forward, initialise, layout, trunk
+from trainer.env.actions import BRANCHES
 from trainer.errors import UserError
 
 

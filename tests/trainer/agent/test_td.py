@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.agent.branches import BRANCHES
 from trainer.agent.network import forward, layout
 from trainer.agent.td import td_targets
+from trainer.env.actions import BRANCHES
 
 
 def _targets(scene: Any, **changes: Any) -> Any:
