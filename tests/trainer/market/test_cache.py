@@ -71,7 +71,9 @@ def test_nothing_but_whole_entries_is_left_behind(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["key.json", "key.npz"]
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "manifest", "no manifest", "no table", "other report"])
+@pytest.mark.parametrize(
+    "damage", ["flip", "cut", "other table", "manifest", "no manifest", "no table", "other report"]
+)
 def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
     cache.store(tmp_path, "key", bars())
     table, manifest = tmp_path / "key.npz", tmp_path / "key.json"
@@ -81,6 +83,9 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
         table.write_bytes(data)
     elif damage == "cut":
         table.write_bytes(data[:-10])
+    elif damage == "other table":
+        cache.store(tmp_path, "other", bars(close=7.0))
+        (tmp_path / "other.npz").replace(table)
     elif damage == "manifest":
         manifest.write_text(manifest.read_text()[:-5])
     elif damage == "no manifest":

@@ -108,11 +108,11 @@ def test_flat_at_session_ends_rolls_long_silences_and_the_end_of_data() -> None:
 
 def test_a_roll_takes_effect_only_after_the_volume_has_moved() -> None:
     """Lean #7868: the next contract's prices must not appear before the roll."""
-    session_N = np.repeat(np.arange(4), 2)
-    contract_N = np.tile([0, 1], 4)
-    volume_N = np.array([9.0, 1.0, 4.0, 6.0, 3.0, 7.0, 8.0, 2.0])  # B leads session 1, A leads session 3 again
+    session_N = np.repeat(np.arange(5), 2)
+    contract_N = np.tile([0, 1], 5)
+    volume_N = np.array([9.0, 1.0, 4.0, 6.0, 3.0, 7.0, 8.0, 2.0, 8.0, 2.0])  # B leads session 1, A session 3 again
     keep_N = calendar.front_contract(session_N, contract_N, volume_N)
-    assert contract_N[keep_N].tolist() == [0, 0, 1, 1]
+    assert contract_N[keep_N].tolist() == [0, 0, 1, 1, 1]  # and never back to A
 
 
 def test_the_front_contract_of_a_session_does_not_depend_on_its_own_volume() -> None:

@@ -73,7 +73,11 @@ def test_es_sessions_run_over_midnight_of_chicago(data_dir: Path) -> None:
 def test_es_prices_in_millionths_are_scaled_back_with_their_quotes(data_dir: Path) -> None:
     bars, instrument, _ = load(data_dir, "es_front_1m")
     table = bars.table
-    assert bars.report.repaired["fixed-point prices, divided by 1e+06"] == 2_650
+    assert bars.report.repaired == {
+        "fixed-point prices, divided by 1e+06": 2_650,
+        "no quote at the close: last trade and default spread": 11,
+        "locked quote: default spread": 3,
+    }
     assert (table.low_N.min(), table.high_N.max()) == (1640.0, 3309.5)
     year_2016_N = np.array([stamp(time).startswith("2016") for time in table.time_N])
     assert 2150.0 < table.low_N[year_2016_N].min() < table.high_N[year_2016_N].max() < 2200.0
