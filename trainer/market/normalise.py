@@ -35,8 +35,8 @@ def fit_scaling(values_NF: NDArray[np.float32], train: Range, config: NormaliseC
     """Fit shift and scale on the rows of ``train``. Raises UserError for an empty range.
 
     'iqr' takes the median and the larger of two ranges, each over that of the standard normal: between the quartiles,
-    and between the 5 and 95 % quantiles. The second speaks where much of a column is one value (wicks, ticks, gaps): its
-    quartiles may lie a hair apart. A column that varies less than that (flags) falls back to mean and deviation.
+    and between the 5 and 95 % quantiles. The second speaks where much of a column is one value (wicks, ticks, gaps):
+    its quartiles may lie a hair apart. A column that varies less than that (flags) falls back to mean and deviation.
     """
     if not 0 <= train.start < train.end <= values_NF.shape[0]:
         raise UserError(f"normalise: train range {train.start}..{train.end} is not inside {values_NF.shape[0]} bars")

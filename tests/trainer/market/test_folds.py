@@ -133,6 +133,7 @@ many = settings(max_examples=150, deadline=None)
 @settings(many, suppress_health_check=[HealthCheck.filter_too_much])
 @given(config=configs, sessions=long_enough, warmup=st.integers(0, 30), look_back=st.integers(0, 12))
 def test_folds_walk_forward(config: FoldsConfig, sessions: list[int], warmup: int, look_back: int) -> None:
+    """mlfinlab #295 let train events reach into validation: here the purge keeps every train bar away from it."""
     table = table_of(sessions)
     try:
         visible, holdout = split_holdout(table, config)
