@@ -77,7 +77,7 @@ def make_folds(table: BarTable, config: FoldsConfig, warmup_bars: int = 0, look_
             f"folds: {len(table)} visible bars end before features have warmed up: {warmup_bars} bars and more"
         )
     units = edges_U.size - 1
-    stretch = min(int((1.0 - config.first_train) * units), units - 1) // config.count
+    stretch = min(int((1.0 - config.first_train) * units + 1e-9), units - 1) // config.count
     first = units - stretch * config.count
     folds = []
     for index in range(config.count):
