@@ -24,7 +24,7 @@ class BarConfig(Frozen):
     )
     symbol: str = static("", doc="symbol or instrument id to take from a file that holds several; empty: the only one")
     piece_records: int = static(
-        262_144, unit="records", doc="raw records held in memory at a time; changes no result", ge=1
+        16_384, unit="records", doc="raw records held in memory at a time; changes no result", ge=1
     )
 
     @model_validator(mode="after")

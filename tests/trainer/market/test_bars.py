@@ -199,6 +199,15 @@ def test_bars_never_span_a_session() -> None:
     assert cut(trades, book, "volume", 10.0).volume_N.tolist() == [3.0, 10.0, 10.0, 10.0]
 
 
+def test_a_trade_before_the_first_state_of_its_session_meets_no_mid() -> None:
+    trades = make_trades([(TEN, 100.0, 4.0, 0.0), (TEN + DAY, 110.0, 4.0, 0.0), (TEN + DAY + 9, 110.0, 4.0, 0.0)])
+    book = make_book([(TEN - 1, 99.0, 100.0), (TEN + 1, 99.0, 100.0), (TEN + DAY + 5, 109.0, 110.0)])
+    bars = cut(trades, book, "tick", 1.0)
+    assert bars.buy_volume_N.tolist() == [2.0, 2.0, 4.0]  # halved where no mid says more
+    assert bars.open_N.tolist() == [100.0, 110.0, 109.5]
+    assert bars.measures.has_book_N.tolist() == [False, False, True]
+
+
 def test_a_long_silence_starts_a_session_and_a_bar() -> None:
     trades = make_trades(
         [(TEN, 100.0, 1.0, 1.0), (TEN + 31 * MINUTE, 100.0, 1.0, 1.0), (TEN + 32 * MINUTE, 100.0, 1.0, 1.0)]
