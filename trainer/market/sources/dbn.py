@@ -22,11 +22,11 @@ from trainer.errors import UserError
 from trainer.market.bar_config import BarConfig
 from trainer.market.bars import cut_bars
 from trainer.market.bars_table import BarTable, Bools, Ints
-from trainer.market.calendar import DAY, SECOND, funding_column, within_hours
+from trainer.market.calendar import DAY, SECOND, within_hours
 from trainer.market.events import Book, Trades, merge
 from trainer.market.instrument import Instrument
-from trainer.market.microstructure import microstructure_columns, no_book_columns
 from trainer.market.quality import QualityReport, Tally
+from trainer.market.sources.book_table import book_table
 from trainer.market.sources.dbn_file import SCHEMAS, DbnFile, Records, open_dbn
 
 TRADE_SCHEMAS = ("trades", "tbbo", "mbp-10", "mbp-1")  # the first of them that is there
@@ -78,28 +78,7 @@ def read_dbn(path: str | Path, config: BarConfig, instrument: Instrument) -> tup
         raise UserError(
             f"{path}: no trade of {choice.symbol} within the hours of {instrument.name}: nothing to make bars of"
         )
-    contracts, contract_N = np.unique(bars.contract_N, return_inverse=True)
-    held = bars.measures.has_book_N
-    table = BarTable(
-        time_N=bars.time_N,
-        open_N=bars.open_N,
-        high_N=bars.high_N,
-        low_N=bars.low_N,
-        close_N=bars.close_N,
-        volume_N=bars.volume_N,
-        spread_N=np.where(held, bars.measures.spread_N, instrument.default_spread),
-        funding_N=funding_column(bars.time_N, instrument),
-        session_N=bars.session_N,
-        contract_N=contract_N.astype(np.int64),
-        contract=tuple(choice.name(int(contract)) for contract in contracts),
-        buy_volume_N=bars.buy_volume_N,
-        sell_volume_N=bars.sell_volume_N,
-        extra=microstructure_columns(bars.measures, config.window, instrument.tick)
-        if held.any()
-        else no_book_columns(len(bars)),
-        has_book=bool(held.any()),
-    )
-    table.validate(str(path))
+    table = book_table(bars, instrument, config.window, choice.name, str(path))
     return table, tally.report(tally.rows_read - sum(tally.dropped.values()))
 
 
