@@ -129,3 +129,16 @@ def test_a_damaged_or_missing_recording_is_named(tmp_path: Path) -> None:
         read_exchange_json(path, BarConfig(), BTC)
     with pytest.raises(UserError, match="nowhere"):
         read_exchange_json(tmp_path / "nowhere", BarConfig(), BTC)
+
+
+def test_a_crossed_book_is_left_out_and_starts_afresh(tmp_path: Path) -> None:
+    messages = [
+        snapshot(6, {"40000": "2"}, {"40001": "5"}),
+        depth(6, 8, 4, {"40002": "3"}, {}),
+        depth(9, 9, 8, {"40002": "0", "40000": "7"}, {}),
+        trade("40001", "1", False),
+    ]
+    table, report = read_exchange_json(write(tmp_path / "a", messages), BarConfig(kind="time", size=3600), BTC)
+    assert report.dropped == {"crossed or locked book state": 1}
+    assert table.extra["ofi_1"].tolist() == [0.0]
+    assert table.spread_N.tolist() == [1.0]
