@@ -32,6 +32,10 @@ class AgentConfig(Frozen):
 
     # Optimizer
     lr: float = dynamic(1e-5, unit="1/step", gt=0, le=1, doc="learning rate of Adam")
+    lr_end: float = dynamic(
+        1.0, unit="share of lr", gt=0, le=1, doc="learning rate after the decay; 1 keeps it constant"
+    )
+    lr_decay: int = dynamic(10_000, unit="steps", ge=1, le=10**9, doc="steps of the linear decay of the learning rate")
     adam_beta1: float = dynamic(0.9, unit="", ge=0, lt=1, doc="decay of Adam's first moment")
     adam_beta2: float = dynamic(0.999, unit="", ge=0, lt=1, doc="decay of Adam's second moment")
     adam_epsilon: float = dynamic(1e-5, unit="", gt=0, le=1, doc="added to the root of Adam's second moment")

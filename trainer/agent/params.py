@@ -15,6 +15,8 @@ class AgentParams:
     """One float64 ``[L]`` tensor per dynamic field of :class:`trainer.agent.config.AgentConfig`, of the same name."""
 
     lr_L: Tensor
+    lr_end_L: Tensor
+    lr_decay_L: Tensor
     adam_beta1_L: Tensor
     adam_beta2_L: Tensor
     adam_epsilon_L: Tensor

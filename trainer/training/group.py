@@ -38,13 +38,15 @@ class Resident:
     config: TrialConfig
     epoch: int  # epochs finished
     folds: tuple[int, ...]
-    lanes: tuple[int, ...]  # its rows of the state, one per fold
+    lanes: tuple[int, ...] = ()  # its rows of the state, one per fold
+    rungs: tuple[int, ...] = ()  # epochs at which its score is asked for, beside the last
 
     @property
     def validates(self) -> bool:
-        """Whether the epoch just finished is one that validates: every n-th, and those that the score is made of."""
+        """Whether the epoch just finished is one that validates: every n-th, and those that a score is made of."""
         training = self.config.training
-        return self.epoch % training.validate_every == 0 or self.epoch > training.epochs - training.score_epochs
+        scored = any(rung - training.score_epochs < self.epoch <= rung for rung in (*self.rungs, training.epochs))
+        return scored or self.epoch % training.validate_every == 0
 
 
 class LaneGroup:
@@ -89,7 +91,9 @@ class LaneGroup:
             raise LookupError("the lane group is empty")
         return self._state
 
-    def admit(self, trial_id: str, config: TrialConfig, folds: Sequence[int] | None = None) -> tuple[Validation, ...]:
+    def admit(
+        self, trial_id: str, config: TrialConfig, folds: Sequence[int] | None = None, rungs: Sequence[int] = ()
+    ) -> tuple[Validation, ...]:
         """Start a trial: one lane per fold (all of them unless named). Returns the untrained agents' validation.
 
         Raises:
@@ -99,7 +103,7 @@ class LaneGroup:
         chosen = [f for f in self.prepared.folds if folds is None or f.index in folds]
         state = new_lanes(config, self.prepared, chosen, self.device)
         untrained = self.validate(state, config)
-        self._join(Resident(trial_id, config, 0, tuple(fold.index for fold in chosen), ()), state)
+        self._join(Resident(trial_id, config, 0, tuple(fold.index for fold in chosen), rungs=tuple(rungs)), state)
         return untrained
 
     def restore(self, trial: Resident, snapshot: LaneState) -> None:

@@ -8,9 +8,11 @@ Legend: L lanes, B batch rows, D parameters of one lane.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from trainer.agent import health, popart, support
 from trainer.agent.network import layout
+from trainer.agent.params import AgentParams
 from trainer.agent.td import TdLoss, td_loss
 from trainer.env.observe import observe
 from trainer.lanes.ops import lane_mean
@@ -58,7 +60,7 @@ def learn_step_(setting: Setting, state: LaneState) -> TdLoss:
             state.params_LD,
             grad_LD,
             state.adam,
-            agent.lr_L,
+            learning_rate(counters.learn_L, agent),
             agent.adam_beta1_L,
             agent.adam_beta2_L,
             agent.adam_epsilon_L,
@@ -77,3 +79,9 @@ def learn_step_(setting: Setting, state: LaneState) -> TdLoss:
         )
         counters.learn_L.add_(1)
     return out
+
+
+def learning_rate(step_L: Tensor, agent: AgentParams) -> Tensor:
+    """Adam's rate ``[L]`` float64 at a learn step: linear from ``lr`` to ``lr_end`` x ``lr`` over ``lr_decay`` steps."""
+    done_L = (step_L.double() / agent.lr_decay_L).clamp(max=1.0)
+    return agent.lr_L * (1.0 + (agent.lr_end_L - 1.0) * done_L)

@@ -101,7 +101,7 @@ class Trial:
         like = new_lanes(self.config, self.prepared, self.prepared.folds, self.group.device)
         folds = tuple(fold.index for fold in self.prepared.folds)
         self.group.restore(
-            Resident(TRIAL, self.config, manifest["epoch"], folds, ()), checkpoint.load(folder, like, self.group.device)
+            Resident(TRIAL, self.config, manifest["epoch"], folds), checkpoint.load(folder, like, self.group.device)
         )
         self.untrained, self.history = manifest["untrained"], manifest["history"]
         self._seconds_before = manifest["seconds"]
