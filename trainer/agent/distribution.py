@@ -23,15 +23,28 @@ def expectation(logits_LBKA: Tensor, atoms_LA: Tensor) -> Tensor:
 def moments(logits_LBKA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each distribution, both ``[L, B, K]`` float32 in reward units.
 
-    Both come from one matrix product with (z, z^2). The deviation is for reporting and support decisions: it loses
+    The deviation is for reporting and support decisions: it loses
     digits where it is far smaller than the mean.
     """
-    probability = torch.softmax(logits_LBKA.float(), dim=-1)
-    lanes, rows, actions, atoms = probability.shape
-    powers_LA2 = torch.stack((atoms_LA, atoms_LA * atoms_LA), dim=-1)
-    both = torch.bmm(probability.reshape(lanes, rows * actions, atoms), powers_LA2)
-    mean, square = both.view(lanes, rows, actions, 2).unbind(-1)
+    mean, square = raw_moments(torch.softmax(logits_LBKA.float(), dim=-1), atoms_LA)
     return mean, (square - mean * mean).clamp(min=0.0).sqrt()
+
+
+def raw_moments(probability_LBKA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of z and of z^2 of each distribution, both ``[L, B, K]``, by one matrix product."""
+    lanes, rows, actions, atoms = probability_LBKA.shape
+    powers_LA2 = torch.stack((atoms_LA, atoms_LA * atoms_LA), dim=-1)
+    both = torch.bmm(probability_LBKA.reshape(lanes, rows * actions, atoms), powers_LA2)
+    mean, square = both.view(lanes, rows, actions, 2).unbind(-1)
+    return mean, square
+
+
+def pooled_reach(mean_LBG: Tensor, square_LBG: Tensor, spread_L: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean -/+ spread x deviation ``[L]`` of all of a lane's distributions thrown together, from their two moments."""
+    mean_L = lane_mean(mean_LBG)
+    deviation_L = (lane_mean(square_LBG) - mean_L * mean_L).clamp(min=0.0).sqrt()
+    reach_L = spread_L.to(mean_L.dtype) * deviation_L
+    return mean_L - reach_L, mean_L + reach_L
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ Legend: L lanes, B rows, G branches, A atoms (of the target and, on the last axi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -51,12 +53,27 @@ def position(value_LBA: Tensor, atoms_LA: Tensor) -> Tensor:
     return (below_LN + fraction_LN).view_as(value_LBA)
 
 
-def clamped_mass(probability_LBGA: Tensor, target_LBA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
-    """Target mass below and above the support, each ``[L, B, G]``, which the projection puts on the ends."""
+@dataclass(frozen=True)
+class Overflow:
+    """Target mass beyond each end of the support, and the moments of the target before clamping; ``[L, B, G]``."""
+
+    below_LBG: Tensor
+    above_LBG: Tensor
+    mean_LBG: Tensor
+    square_LBG: Tensor
+
+
+def overflow(probability_LBGA: Tensor, target_LBA: Tensor, atoms_LA: Tensor) -> Overflow:
+    """What the projection is about to put on the ends, in one matrix product."""
     lanes, rows, branches, atoms = probability_LBGA.shape
-    outside_LBA2 = torch.stack(
-        (target_LBA < atoms_LA[:, :1].unsqueeze(1), target_LBA > atoms_LA[:, -1:].unsqueeze(1)), dim=-1
-    ).to(probability_LBGA.dtype)
-    mass = torch.bmm(probability_LBGA.reshape(lanes * rows, branches, atoms), outside_LBA2.flatten(0, 1))
-    below, above = mass.view(lanes, rows, branches, 2).unbind(-1)
-    return below, above
+    columns_LBA4 = torch.stack(
+        (
+            (target_LBA < atoms_LA[:, :1].unsqueeze(1)).to(target_LBA.dtype),
+            (target_LBA > atoms_LA[:, -1:].unsqueeze(1)).to(target_LBA.dtype),
+            target_LBA,
+            target_LBA * target_LBA,
+        ),
+        dim=-1,
+    )
+    both = torch.bmm(probability_LBGA.reshape(lanes * rows, branches, atoms), columns_LBA4.flatten(0, 1))
+    return Overflow(*both.view(lanes, rows, branches, 4).unbind(-1))

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from trainer.agent import popart as popart_
 from trainer.agent.branches import chosen, greedy
-from trainer.agent.distribution import ValueStatistics, moments, statistics
+from trainer.agent.distribution import ValueStatistics, moments, pooled_reach, raw_moments, statistics
 from trainer.agent.health import Signals
 from trainer.agent.losses import c51_share, smooth, value_loss
 from trainer.agent.network import NetworkShape, Observation, Weights, forward
 from trainer.agent.params import AgentParams
 from trainer.agent.popart import PopArt
-from trainer.agent.projection import bellman, clamped_mass, project
+from trainer.agent.projection import Overflow, bellman, overflow, project
 from trainer.agent.support import Support
 from trainer.lanes.ops import lane_mean
 
@@ -58,9 +58,7 @@ class Targets:
 
     probability_LBGA: Tensor
     """On the lane's support; mass 1."""
-    clamped_low_L: Tensor
-    """Mean target mass below the support."""
-    clamped_high_L: Tensor
+    overflow: Overflow
     values: ValueStatistics
     """Of the online network in the next states."""
 
@@ -76,6 +74,7 @@ class TdLoss:
     mse_L: Tensor
     priority_LB: Tensor
     clamped_low_L: Tensor
+    """Mean target mass below the support, if the targets lead outwards there (:func:`outward_mass`), else 0."""
     clamped_high_L: Tensor
     values: ValueStatistics
 
@@ -96,11 +95,9 @@ def td_targets(
         next_logits_LBGA = chosen(forward(shape, target, next_obs), next_action_LBG)
         probability_LBGA = torch.softmax(next_logits_LBGA.float(), dim=-1)
         target_LBA = bellman(batch.return_LB.float(), batch.discount_LB.float(), support.atoms_LA)
-        below_LBG, above_LBG = clamped_mass(probability_LBGA, target_LBA, support.atoms_LA)
         return Targets(
             probability_LBGA=project(probability_LBGA, target_LBA, support.atoms_LA),
-            clamped_low_L=lane_mean(below_LBG),
-            clamped_high_L=lane_mean(above_LBG),
+            overflow=overflow(probability_LBGA, target_LBA, support.atoms_LA),
             values=statistics(q_LBK, deviation_LBK, params.support_spread_L),
         )
 
@@ -127,14 +124,16 @@ def td_loss(
         epoch_L: epochs each lane has finished, which decide the blend.
     """
     targets = td_targets(shape, online, target, next_obs, batch, support, params)
+    logits_LBGA = chosen(forward(shape, online, obs), batch.action_LB4)
     parts = value_loss(
-        chosen(forward(shape, online, obs), batch.action_LB4),
+        logits_LBGA,
         targets.probability_LBGA,
         smooth(targets.probability_LBGA, signals.health_L, params),
         support.atoms_LA,
         c51_share(epoch_L, params),
         popart_.sigma(popart, params),
     )
+    clamped_low_L, clamped_high_L = outward_mass(logits_LBGA, targets.overflow, support, params)
     loss_L = lane_mean(batch.weight_LB.float() * parts.loss_LB)
     return TdLoss(
         loss=loss_L.sum(),
@@ -142,7 +141,24 @@ def td_loss(
         c51_L=parts.c51_L,
         mse_L=parts.mse_L,
         priority_LB=parts.priority_LB,
-        clamped_low_L=targets.clamped_low_L,
-        clamped_high_L=targets.clamped_high_L,
+        clamped_low_L=clamped_low_L,
+        clamped_high_L=clamped_high_L,
         values=targets.values,
     )
+
+
+def outward_mass(logits_LBGA: Tensor, target: Overflow, support: Support, params: AgentParams) -> tuple[Tensor, Tensor]:
+    """Target mass beyond the low and the high end, ``[L]`` each, counted where targets lead outwards.
+
+    They do where the unclamped targets of the batch reach further than the predictions of the same transitions, both
+    thrown together (mean and ``support_spread`` deviations). Clamping alone is no such sign: a support that was widened
+    too far keeps mass at its end, and single large rewards clamp some of it, while the targets already pull inwards.
+    """
+    with torch.no_grad():
+        predicted = raw_moments(torch.softmax(logits_LBGA.float(), dim=-1), support.atoms_LA)
+        low_L, high_L = pooled_reach(*predicted, params.support_spread_L)
+        target_low_L, target_high_L = pooled_reach(target.mean_LBG, target.square_LBG, params.support_spread_L)
+        return (
+            torch.where(target_low_L < low_L, lane_mean(target.below_LBG), 0.0),
+            torch.where(target_high_L > high_L, lane_mean(target.above_LBG), 0.0),
+        )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.agent.projection import bellman, clamped_mass, position, project
+from trainer.agent.projection import bellman, overflow, position, project
 
 
 def _project(probability: list[float], target: list[float], atoms: list[float]) -> Tensor:
@@ -69,13 +69,14 @@ def test_position_is_exact_on_every_atom_of_the_default_support() -> None:
     assert position(atoms.unsqueeze(1), atoms)[0, 0].tolist() == [float(i) for i in range(52)]
 
 
-def test_clamped_mass_counts_what_lies_beyond_each_end() -> None:
-    below, above = clamped_mass(
+def test_overflow_counts_what_lies_beyond_each_end_and_the_moments_before_clamping() -> None:
+    seen = overflow(
         torch.tensor([[[[0.1, 0.2, 0.3, 0.4]]]]),
         torch.tensor([[[-2.0, -1.0, 1.0, 1.5]]]),
         torch.tensor([[-1.0, 0, 0.5, 1]]),
     )
-    torch.testing.assert_close(torch.stack((below, above)).flatten(), torch.tensor([0.1, 0.4]))
+    torch.testing.assert_close(torch.stack((seen.below_LBG, seen.above_LBG)).flatten(), torch.tensor([0.1, 0.4]))
+    torch.testing.assert_close(torch.stack((seen.mean_LBG, seen.square_LBG)).flatten(), torch.tensor([0.5, 1.8]))
 
 
 _value = st.floats(-5, 5, width=32)

@@ -163,3 +163,35 @@ def test_only_the_chosen_actions_and_the_shared_value_are_pulled(scene_of: Any) 
     advantage = layout(scene.shape).views(gradient)["head.advantage"]
     torch.testing.assert_close(advantage[:, :, 1], advantage[:, :, 2])
     torch.testing.assert_close(advantage[:, :, 0], -3.0 * advantage[:, :, 1], atol=1e-6, rtol=1e-4)
+
+
+def _pinned(scene: Any, reward: float) -> Any:
+    """Both networks certain of the highest atom, 1, in every state; discount 0.97, so only r > 0.03 leads outwards."""
+    plan = layout(scene.shape)
+    flat = torch.zeros_like(scene.online_LD)
+    plan.views(flat)["head.value"][:, -1, -1] = 50.0
+    everywhere = torch.full_like(scene.batch.return_LB, reward)
+    everywhere[:, 0] += 1.0  # one large reward clamps mass whatever the others do
+    batch = replace(scene.batch, return_LB=everywhere, discount_LB=torch.full_like(everywhere, 0.97))
+    return scene.loss(online_LD=flat, target_LD=flat, batch=batch)
+
+
+def test_clamped_mass_asks_for_room_only_where_targets_lead_outwards(scene_of: Any) -> None:
+    """A support that is too wide keeps mass at its end; widening it again would feed on itself."""
+    scene = scene_of(support_spread=0.0)
+    assert _pinned(scene, 0.05).clamped_high_L.tolist() == [1.0, 1.0]
+    assert _pinned(scene, -0.05).clamped_high_L.tolist() == [0.0, 0.0]
+    assert _pinned(scene, 0.05).clamped_low_L.tolist() == [0.0, 0.0]
+
+
+def test_a_wide_return_asks_for_room_on_both_sides_though_its_mean_is_zero(scene_of: Any) -> None:
+    """Mass piled up at both ends: the mean says nothing, the deviation does."""
+    scene = scene_of(lanes=1)
+    flat = torch.zeros_like(scene.online_LD)
+    value = layout(scene.shape).views(flat)["head.value"]
+    value[:, -1, 0] = value[:, -1, -1] = 50.0
+    sign = torch.where(torch.arange(64) % 2 == 0, 1.0, -1.0).expand(1, 64)
+    batch = replace(scene.batch, return_LB=sign.contiguous(), discount_LB=torch.full((1, 64), 0.97))
+    result = scene.loss(online_LD=flat, target_LD=flat, batch=batch)
+    torch.testing.assert_close(result.clamped_high_L, torch.tensor([0.25]))
+    torch.testing.assert_close(result.clamped_low_L, torch.tensor([0.25]))
