@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -165,23 +166,26 @@ def test_only_the_chosen_actions_and_the_shared_value_are_pulled(scene_of: Any) 
     torch.testing.assert_close(advantage[:, :, 0], -3.0 * advantage[:, :, 1], atol=1e-6, rtol=1e-4)
 
 
-def _pinned(scene: Any, reward: float) -> Any:
-    """Both networks certain of the highest atom, 1, in every state; discount 0.97, so only r > 0.03 leads outwards."""
+def _pinned(scene: Any, side: int, outward: float) -> Any:
+    """Both networks certain of the end atom, side x 1, in every state; discount 0.97: 0.03 outward keeps it there."""
     plan = layout(scene.shape)
     flat = torch.zeros_like(scene.online_LD)
-    plan.views(flat)["head.value"][:, -1, -1] = 50.0
-    everywhere = torch.full_like(scene.batch.return_LB, reward)
-    everywhere[:, 0] += 1.0  # one large reward clamps mass whatever the others do
+    plan.views(flat)["head.value"][:, -1, -1 if side > 0 else 0] = 50.0
+    everywhere = torch.full_like(scene.batch.return_LB, side * outward)
+    everywhere[:, 0] += side  # one large reward clamps mass whatever the others do
     batch = replace(scene.batch, return_LB=everywhere, discount_LB=torch.full_like(everywhere, 0.97))
-    return scene.loss(online_LD=flat, target_LD=flat, batch=batch)
+    result = scene.loss(online_LD=flat, target_LD=flat, batch=batch)
+    return (result.clamped_low_L, result.clamped_high_L)[::-side]
 
 
-def test_clamped_mass_asks_for_room_only_where_targets_lead_outwards(scene_of: Any) -> None:
+@pytest.mark.parametrize("side", [1, -1])
+def test_clamped_mass_asks_for_room_only_where_targets_lead_outwards(scene_of: Any, side: int) -> None:
     """A support that is too wide keeps mass at its end; widening it again would feed on itself."""
     scene = scene_of(support_spread=0.0)
-    assert _pinned(scene, 0.05).clamped_high_L.tolist() == [1.0, 1.0]
-    assert _pinned(scene, -0.05).clamped_high_L.tolist() == [0.0, 0.0]
-    assert _pinned(scene, 0.05).clamped_low_L.tolist() == [0.0, 0.0]
+    at_end, at_other_end = _pinned(scene, side, 0.05)
+    assert at_end.tolist() == [1.0, 1.0]
+    assert at_other_end.tolist() == [0.0, 0.0]
+    assert _pinned(scene, side, -0.05)[0].tolist() == [0.0, 0.0]
 
 
 def test_a_wide_return_asks_for_room_on_both_sides_though_its_mean_is_zero(scene_of: Any) -> None:
