@@ -274,8 +274,8 @@ def test_all_108_actions_execute_as_they_are_named() -> None:
     assert step.info.quantity_LE.unique().tolist() == [-8.0, -4.0, -2.0, 0.0, 2.0, 4.0, 8.0]
 
 
-def test_reaching_a_target_twice_trades_once() -> None:
-    """Rounding dust is no order: nothing is charged for it."""
-    params = params_of(plain(max_position=0.3), of=instrument())
-    steps = run(params, market_of([100.0] * 6), [act(LONG, 1), act(LONG, 2), act(LONG, 2), act(LONG, 2)])
-    assert [float(step.info.quantity_LE) for step in steps[2:]] == [0.0, 0.0]
+def test_rounding_dust_is_no_order() -> None:
+    """Half of what is missing fills each bar; the pursuit ends where less than 1e-9 of the position is missing."""
+    steps = run(params_of(plain()), market_of([100.0] * 42, spread=1.0), [act(LONG, 2, PEG, 1)] * 40)
+    assert [float(step.info.quantity_LE) for step in steps[:3]] == [0.5, 0.25, 0.125]
+    assert [float(step.info.quantity_LE) for step in steps[-5:]] == [0.0] * 5
