@@ -25,10 +25,10 @@ from trainer.lanes.tree import take
 from trainer.market.build import to_market
 from trainer.market.features.compute import compute_features, mirror_view
 from trainer.market.folds import Range
-from trainer.market.prepare import choose_instrument
 from trainer.market.sources.read import read_source
 from trainer.training.export import SavedPolicy, find_policies, load_policy, write_json
 from trainer.training.lane_state import slot_width, slots_of
+from trainer.training.prepare import choose_instrument
 
 
 @dataclass(frozen=True)

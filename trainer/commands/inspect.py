@@ -9,8 +9,8 @@ from trainer.config import load_config
 from trainer.market.features.compute import compute_features
 from trainer.market.folds import make_folds, split_holdout
 from trainer.market.inspect import Range, describe, draw
-from trainer.market.prepare import choose_instrument
 from trainer.market.sources.read import read_source
+from trainer.training.prepare import choose_instrument
 
 
 def inspect(options: argparse.Namespace) -> int:

@@ -23,10 +23,10 @@ from trainer.evaluation.backtest import Rollout, paths, rollout
 from trainer.evaluation.metrics import backtest_metrics
 from trainer.evaluation.policy import greedy_policy
 from trainer.lanes.tree import concat, map_tensors, put_, take
-from trainer.market.prepare import Prepared
 from trainer.training.collect import Setting, collect_step_
 from trainer.training.lane_state import LaneState, network_shape, new_lanes, policy_of, slots_of
 from trainer.training.learn import learn_step_
+from trainer.training.prepare import Prepared
 from trainer.training.report import FoldReport, TrialReport, Validation
 
 

@@ -30,10 +30,10 @@ from trainer.lanes.random import lane_seed
 from trainer.lanes.tree import map_tensors, stack_dynamic
 from trainer.market.bars_table import Ints
 from trainer.market.folds import Fold, Range
-from trainer.market.prepare import LEAST_EPISODE, Prepared
 from trainer.replay.config import ring_length
 from trainer.replay.sample import Replay, ReplayParams, empty_replay
 from trainer.training.config import ROW_BLOCK
+from trainer.training.prepare import LEAST_EPISODE, Prepared
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ import torch
 from trainer.config import TrialConfig, load_config, write_toml
 from trainer.errors import UserError
 from trainer.evaluation.backtest import bars_of, paths
-from trainer.market.prepare import Prepared, prepare
 from trainer.training import checkpoint
 from trainer.training.comparison import Comparison, compare
 from trainer.training.export import save_policies, write_equity, write_json
 from trainer.training.group import LaneGroup, Resident
 from trainer.training.lane_state import new_lanes, policy_of
+from trainer.training.prepare import Prepared, prepare
 from trainer.training.report import TrialReport, fold_score, trial_score
 
 TRIAL = "trial"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trainer.config import TrialConfig
-from trainer.market.prepare import Prepared, prepare
+from trainer.training.prepare import Prepared, prepare
 
 CPU = torch.device("cpu")
 

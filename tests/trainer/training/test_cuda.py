@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from trainer.lanes.tree import flatten, map_tensors
-from trainer.market.prepare import Prepared, prepare
 from trainer.training.group import LaneGroup
 from trainer.training.lane_state import LaneState
+from trainer.training.prepare import Prepared, prepare
 
 from .conftest import tiny
 from .test_independence import neighbours

@@ -10,9 +10,9 @@ import torch
 
 from trainer.config import TrialConfig
 from trainer.lanes.tree import flatten, take
-from trainer.market.prepare import Prepared
 from trainer.training.group import LaneGroup
 from trainer.training.lane_state import LaneState
+from trainer.training.prepare import Prepared
 
 from .conftest import CPU, tiny
 
