@@ -104,7 +104,7 @@ def backtest_metrics(
         profit_factor=_profit_factor(path.win_sum, path.loss_sum),
         average_holding=_ratio(float(np.sum(path.held_M != 0.0)), trades),
         exposure=float(np.mean(path.held_M != 0.0)),
-        turnover=float(np.sum(np.ascontiguousarray(path.notional_M))) / path.capital / len(returns_S),
+        turnover=float(np.sum(path.notional_M)) / path.capital / len(returns_S),
         sessions=len(returns_S),
         flag=flag,
     )

@@ -185,8 +185,9 @@ def test_a_leaking_market_has_no_oracle() -> None:
         oracle_actions(config, generate(config), commission_rate=COMMISSION, sees="filtered")
 
 
-def test_filter_error_is_the_riccati_equations_and_estimates_are_unbiased() -> None:
-    config = SyntheticConfig(signal=0.3, flow_noise=1.5, phi=0.95, sessions=800)
+@pytest.mark.parametrize(("signal", "flow_noise"), [(0.3, 1.5), (0.5, 20.0)], ids=["flows", "returns"])
+def test_filter_error_is_the_riccati_equations_and_estimates_are_unbiased(signal: float, flow_noise: float) -> None:
+    config = SyntheticConfig(signal=signal, flow_noise=flow_noise, phi=0.95, sessions=800)
     market = generate(config)
     mean_N, variance = filtered_alpha(config, market)
     error_N = (mean_N - market.alpha_N)[100:]
@@ -244,6 +245,14 @@ def test_a_cost_above_any_gain_forbids_the_trade() -> None:
         )
         assert policy[2, 0, 0] == wanted
         assert value_SP[0, 0] == pytest.approx(max(2.0 - 2.0 * cost, 0.0))
+
+
+def test_where_nothing_is_gained_nothing_is_traded_though_it_be_free() -> None:
+    config = SyntheticConfig(preset="none", half_spread=0.0, sessions=3)
+    market = generate(config)
+    assert np.array_equal(
+        oracle_actions(config, market, commission_rate=0.0, sees="latent", objective="profit"), idle(market)
+    )
 
 
 def test_reachable_positions_are_those_of_one_action() -> None:
