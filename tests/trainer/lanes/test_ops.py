@@ -57,6 +57,18 @@ def test_a_lane_of_two_million_values_sums_to_the_same_bits(lanes: int) -> None:
     assert lane_sum(group)[0].item() == pytest.approx(lane.double().sum().item(), rel=1e-5, abs=1e-2)
 
 
+def test_a_large_lane_sums_to_the_same_bits_alone_and_in_a_group_on_two_threads() -> None:
+    """A plain sum of one lane is split between threads, that of several lanes is not."""
+    lane = values(1_100_000, seed=4)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        alone, group = lane_sum(lane.unsqueeze(0)), lane_sum(lane.expand(3, -1).clone())
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(group, alone.expand(3))
+
+
 def test_sum_mean_and_norm_by_hand() -> None:
     x = torch.tensor([[[3.0, 4.0]], [[-6.0, 8.0]]])
     assert lane_sum(x).tolist() == [7.0, 2.0]

@@ -160,6 +160,12 @@ def test_an_overwritten_slot_loses_its_old_priority() -> None:
     assert replay.priorities.leaf_LN[0, :EPISODES].tolist() == [replay.priorities.maximum_L.item()] * EPISODES
 
 
+def test_a_step_gets_priority_in_the_slots_it_is_written_to() -> None:
+    replay = filled(1, 2)
+    assert replay.priorities.leaf_LN[0].nonzero().flatten().tolist() == list(range(2 * EPISODES))
+    assert set(draw_batch(replay).index_LB[0].tolist()) == set(range(2 * EPISODES))
+
+
 def test_weights_reach_full_correction_as_beta_is_annealed() -> None:
     """LeanRL: test schedule values where they act: the smallest weight is the priority ratio to the power beta."""
     replay, params = filled(1), params_of(1)
