@@ -15,6 +15,7 @@ from torch import Tensor
 from trainer.agent import explore, popart
 from trainer.agent.distribution import expectation
 from trainer.agent.network import NetworkShape, Weights, forward
+from trainer.agent.popart import PopArt
 from trainer.env.observe import observe, portfolio_features
 from trainer.env.state import EnvState, episode_end, reset
 from trainer.env.step import env_step
@@ -39,9 +40,23 @@ class Setting:
     session_start_S: Tensor
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Collected:
+    """What one collect step stores and how it leaves the lanes."""
+
+    transition: Transition
+    popart: PopArt
+    env: EnvState  # finished episodes started anew
+
+
 def collect_step_(setting: Setting, state: LaneState, weights: Weights) -> None:
     """Advance all episodes by one bar."""
+    store_(state, trade(setting, state, weights))
+
+
+@torch.no_grad()
+def trade(setting: Setting, state: LaneState, weights: Weights) -> Collected:
+    """See, act and trade one bar; changes nothing."""
     market, env, counters = setting.market, state.env, state.counters
     portfolio_LEP = portfolio_features(state.env_params, market, env)
     obs = observe(market, state.fold.normaliser, env.bar_LE, env.mirror_LE, portfolio_LEP, setting.training.window)
@@ -49,42 +64,47 @@ def collect_step_(setting: Setting, state: LaneState, weights: Weights) -> None:
     sigma_L = popart.sigma(state.popart, state.agent)
     action_LE4 = explore.collect(q_LEK, obs.hold_only, state.agent, sigma_L, counters.seed_L, counters.collect_L)
     step = env_step(state.env_params, market, env, action_LE4)
-    append_(
-        state.replay,
-        Transition(
-            bar_LE=env.bar_LE,
-            next_bar_LE=step.state.bar_LE,
-            mirror_LE=env.mirror_LE,
-            portfolio_LEP=portfolio_LEP,
-            next_portfolio_LEP=portfolio_features(state.env_params, market, step.state),
-            action_LE4=action_LE4,
-            reward_LE=step.reward_LE,
-            terminated_LE=step.terminated_LE,
-            cut_LE=step.state.done_LE | market.flat_N[step.state.bar_LE],
-        ),
+    transition = Transition(
+        bar_LE=env.bar_LE,
+        next_bar_LE=step.state.bar_LE,
+        mirror_LE=env.mirror_LE,
+        portfolio_LEP=portfolio_LEP,
+        next_portfolio_LEP=portfolio_features(state.env_params, market, step.state),
+        action_LE4=action_LE4,
+        reward_LE=step.reward_LE,
+        terminated_LE=step.terminated_LE,
+        cut_LE=step.state.done_LE | market.flat_N[step.state.bar_LE],
     )
-    copy_(state.popart, popart.observe(state.popart, step.reward_LE, state.agent))
-    counters.collect_L.add_(1)
-    restart_(setting, state, step.state)
+    return Collected(
+        transition, popart.observe(state.popart, step.reward_LE, state.agent), _restarted(setting, state, step.state)
+    )
 
 
 @torch.no_grad()
-def restart_(setting: Setting, state: LaneState, env: EnvState) -> None:
-    """Write ``env`` into the lane state, with fresh episodes in place of those that are over."""
+def store_(state: LaneState, made: Collected) -> None:
+    """Write a collect step into the lane state."""
+    append_(state.replay, made.transition)
+    copy_(state.popart, made.popart)
+    copy_(state.env, made.env)
+    state.counters.collect_L.add_(1)
+
+
+def _restarted(setting: Setting, state: LaneState, env: EnvState) -> EnvState:
+    """``env`` with fresh episodes in place of those that are over."""
     fresh = new_episodes(setting, state)
 
     def pick(kept: Tensor, new: Tensor) -> Tensor:
         over = env.done_LE if kept.dim() == 2 else env.done_LE.unsqueeze(-1)
         return torch.where(over, new, kept)
 
-    copy_(state.env, map_tensors(pick, env, fresh))
+    return map_tensors(pick, env, fresh)
 
 
 def new_episodes(setting: Setting, state: LaneState) -> EnvState:
     """Episodes at random starts in each lane's train range; mirrored ones by the profile's rule."""
     fold, counters = state.fold, state.counters
     episodes = (setting.training.episodes,)
-    seed_L, step_L = counters.seed_L, counters.collect_L
+    seed_L, step_L = counters.seed_L, counters.collect_L + 1
     if setting.session_episodes:
         offset_LE = randint(seed_L, Stream.START, step_L, episodes, fold.session_count_L)
         bar_LE = setting.session_start_S[fold.session_first_L[:, None] + offset_LE]
@@ -98,7 +118,7 @@ def new_episodes(setting: Setting, state: LaneState) -> EnvState:
 def _mirrored(setting: Setting, state: LaneState, bar_LE: Tensor) -> Tensor:
     counters = state.counters
     if setting.training.mirror == "episode":
-        draw_LE = uniform(counters.seed_L, Stream.MIRROR, counters.collect_L, (bar_LE.shape[1],))
+        draw_LE = uniform(counters.seed_L, Stream.MIRROR, counters.collect_L + 1, (bar_LE.shape[1],))
         return draw_LE < 0.5
     odd_L = (counters.epoch_L % 2 == 1) & (setting.training.mirror == "epoch")
     return odd_L[:, None].expand_as(bar_LE).clone()

@@ -7,13 +7,15 @@ Legend: L lanes, B batch rows, D parameters of one lane.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from trainer.agent import health, popart, support
 from trainer.agent.network import layout
 from trainer.agent.params import AgentParams
-from trainer.agent.td import TdLoss, td_loss
+from trainer.agent.td import td_loss
 from trainer.env.observe import observe
 from trainer.lanes.ops import lane_mean
 from trainer.lanes.optimizer import adam_step_, clip_, soft_update_
@@ -23,8 +25,24 @@ from trainer.training.collect import Setting
 from trainer.training.lane_state import LaneState
 
 
-def learn_step_(setting: Setting, state: LaneState) -> TdLoss:
+@dataclass(frozen=True)
+class Learned:
+    """What one learn step saw: each lane's loss, and the drawn items with their new losses."""
+
+    loss_L: Tensor
+    index_LB: Tensor
+    priority_LB: Tensor
+
+
+def learn_step_(setting: Setting, state: LaneState) -> Learned:
     """One gradient step; returns what it saw."""
+    seen = improve_(setting, state)
+    reprioritise_(state.replay, state.replay_params, seen.index_LB, seen.priority_LB)
+    return seen
+
+
+def improve_(setting: Setting, state: LaneState) -> Learned:
+    """All of a learn step but the priorities, which are left as they were drawn from."""
     agent, counters, training = state.agent, state.counters, setting.training
     batch = sample(
         state.replay,
@@ -66,7 +84,6 @@ def learn_step_(setting: Setting, state: LaneState) -> TdLoss:
             agent.adam_epsilon_L,
         )
         soft_update_(state.target_LD, state.params_LD, agent.tau_L)
-        reprioritise_(state.replay, state.replay_params, batch.index_LB, out.priority_LB)
         values = out.values
         sigma_L = popart.sigma(state.popart, agent)
         reward_L = lane_mean(batch.return_LB)
@@ -78,7 +95,7 @@ def learn_step_(setting: Setting, state: LaneState) -> TdLoss:
             ),
         )
         counters.learn_L.add_(1)
-    return out
+    return Learned(out.loss_L, batch.index_LB, out.priority_LB)
 
 
 def learning_rate(step_L: Tensor, agent: AgentParams) -> Tensor:
