@@ -1,0 +1,109 @@
+"""How many lanes a trainer has room for: measured memory, not a constant.
+
+A lane costs its tensors, and the larger of a copy of them (joining and leaving copy the group) and what an epoch was
+seen to need on top. The budget is a share of the memory that nobody else uses.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import torch
+
+from cluster.config import PoolConfig
+from cluster.protocol import Offer
+from trainer.lanes.tree import flatten
+from trainer.training.lane_state import LaneState
+
+CPU_LANES = 32
+"""Most lanes of a trainer on a CPU where the configuration does not say: more only makes an epoch longer there."""
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class Capacity:
+    """What a trainer knows about its memory.
+
+    Args:
+        config: share and limits.
+        device: where lanes live.
+        slots: trainers that share this machine's memory; a GPU is one trainer's own.
+    """
+
+    def __init__(self, config: PoolConfig, device: torch.device, slots: int) -> None:
+        self.config, self.device = config, device
+        self.slots = slots if device.type == "cpu" else 1
+        self._state_bytes: dict[str, int] = {}
+        self._work_bytes: dict[str, int] = {}
+        self._limit: dict[str, int] = {}
+
+    def admitted(self, signature: str, state: LaneState) -> None:
+        """Lanes of a signature came to lie in memory."""
+        self._state_bytes[signature] = lane_bytes(state)
+
+    def before_epoch(self) -> None:
+        """Start to watch an epoch's working memory."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._allocated = torch.cuda.memory_allocated(self.device)
+
+    def after_epoch(self, signature: str, lanes: int) -> None:
+        """An epoch of ``lanes`` lanes is over."""
+        peak = torch.cuda.max_memory_allocated(self.device) - self._allocated if self.device.type == "cuda" else 0
+        self._work_bytes[signature] = max(self._work_bytes.get(signature, 0), peak // lanes)
+
+    def exceeded(self, signature: str, lanes: int) -> None:
+        """``lanes`` lanes of a signature were too many: half of them is the limit from now on."""
+        self._limit[signature] = max(lanes // 2, 1)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def offer(self, lanes: dict[str, int], leaving: dict[str, int]) -> Offer:
+        """The room left.
+
+        Args:
+            lanes: resident lanes by signature.
+            leaving: those of them that leave at the next boundary.
+        """
+        most = (
+            self.config.lanes if self.config.lanes is not None else CPU_LANES if self.device.type == "cpu" else 1 << 30
+        )
+        costs = {s: self._cost(s) for s in self._state_bytes if s in self._work_bytes or self.device.type == "cpu"}
+        staying = {signature: count - leaving.get(signature, 0) for signature, count in lanes.items()}
+        used = sum(costs.get(signature, 0) * count for signature, count in staying.items())
+        return Offer(
+            lanes=most - sum(staying.values()),
+            bytes_free=int(self._budget(lanes) - used),
+            lane_bytes=costs,
+            lane_limit=dict(self._limit),
+            groups=tuple(signature for signature, count in lanes.items() if count),
+        )
+
+    def _cost(self, signature: str) -> int:
+        state = self._state_bytes[signature]
+        return state + max(state, self._work_bytes.get(signature, 0))
+
+    def _budget(self, lanes: dict[str, int]) -> float:
+        if self.device.type == "cuda":
+            free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
+        else:
+            held = sum(self._state_bytes.get(signature, 0) * count for signature, count in lanes.items())
+            free = available_memory() // self.slots + held
+        return self.config.memory_share * free
+
+
+def lane_bytes(state: LaneState) -> int:
+    """Bytes of one lane's tensors."""
+    tensors = flatten(state).values()
+    return sum(tensor.numel() * tensor.element_size() // tensor.shape[0] for tensor in tensors)
+
+
+def available_memory() -> int:
+    """Bytes that this machine, or the container's limit, still has for us."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return available
+    return available if limit == "max" else min(available, max(int(limit) - used, 0))

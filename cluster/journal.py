@@ -1,0 +1,107 @@
+"""Tracking on a cluster: every trainer writes a journal into the sweep's folder, one process ships them all.
+
+Trainers need no server and no MLflow. Because a single shipper reads all journals one after the other, a trial that moved
+from a lost trainer to another has one run; what a crash left unshipped is shipped when the sweep is resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.tracking import RunKey, _Shipper
+
+
+@dataclass(frozen=True)
+class TrackingTarget:
+    """Where the trials of a sweep are tracked.
+
+    The parent run must exist before the pool starts (record something into it and flush): nobody else creates it.
+    """
+
+    uri: str
+    experiment: str
+    sweep_id: str
+    parent: RunKey | None = None
+
+    def run_of(self, trial_id: str) -> RunKey:
+        """The run of a trial, found by the tags ``sweep_id`` and ``trial_id``."""
+        return RunKey.of(trial_id, self.parent, sweep_id=self.sweep_id, trial_id=trial_id)
+
+
+class Journal:
+    """Appends records in the format of :mod:`trainer.tracking`; a torn last line of a crash is dropped by the reader."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def metrics(self, run: RunKey, values: Mapping[str, float], step: int) -> None:
+        """Record numbers of one step; those that are not finite are left out."""
+        self._record(run, {"metrics": {k: float(v) for k, v in values.items() if math.isfinite(v)}, "step": step})
+
+    def params(self, run: RunKey, values: Mapping[str, Any]) -> None:
+        """Record the values a run was started with."""
+        self._record(run, {"params": {name: str(value) for name, value in values.items()}})
+
+    def status(self, run: RunKey, status: str) -> None:
+        """Set ``RUNNING``, ``FINISHED``, ``FAILED`` or ``KILLED``."""
+        self._record(run, {"status": status})
+
+    def _record(self, run: RunKey, what: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps({"run": run.to_json(), "time_ms": int(time.time() * 1000), **what}) + "\n")
+        self._file.flush()
+
+
+class JournalShipper:
+    """Ships all journals of a folder, again and again, from one thread.
+
+    Args:
+        folder: where the journals are.
+        target: where they go.
+    """
+
+    def __init__(self, folder: Path, target: TrackingTarget) -> None:
+        self._folder, self._target = folder, target
+        self._shippers: dict[Path, _Shipper] = {}
+        self._run_ids: dict[RunKey, str] = {}
+        self._closing, self._lock = threading.Event(), threading.Lock()
+        self.last_error = ""
+
+    def run(self, every_s: float = 1.0) -> None:
+        """Ship until :meth:`close`; a server that is away is asked again, later and later, up to every 30 s."""
+        delay = every_s
+        while not self._closing.wait(delay):
+            delay = every_s if self.ship_once() else min(2 * delay, 30.0)
+
+    def ship_once(self) -> bool:
+        """Ship what there is; False where the server did not take it (nothing is lost)."""
+        try:
+            with self._lock:
+                for path in sorted(self._folder.glob("*.jsonl")):
+                    if path not in self._shippers:
+                        self._shippers[path] = _Shipper(self._target.uri, self._target.experiment, path, self._run_ids)
+                    self._shippers[path].ship_all(self._closing)
+        except Exception as error:  # whatever the server did, the journals keep all
+            self.last_error = f"{type(error).__name__}: {error}"
+            return False
+        return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Ship everything now; False where the server did not take it in time."""
+        deadline = time.monotonic() + timeout_s
+        while not self.ship_once():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.5)
+        return True
+
+    def close(self) -> None:
+        """Let :meth:`run` return."""
+        self._closing.set()

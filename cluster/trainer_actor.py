@@ -1,0 +1,58 @@
+"""The Ray shell of a trainer: one process, one GPU or CPU slot. Torch is imported where it runs, not where it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cluster.config import PoolConfig
+from cluster.journal import Journal
+from cluster.protocol import Orders
+from trainer.tracking import RunKey
+
+
+class TrainerActor:
+    """Runs a :class:`cluster.trainer_loop.TrainerLoop` for a pool.
+
+    Args:
+        name: the trainer's name in this pool, never used twice.
+        sweep_dir: the sweep's folder.
+        config: limits.
+        journal: where per-epoch numbers are written for tracking, None for nowhere.
+        runs: makes the run of a trial from the sweep's id and parent.
+    """
+
+    def __init__(self, name: str, sweep_dir: str, config: PoolConfig, slots: int, tracking: Any | None) -> None:
+        import torch
+
+        from cluster.trainer_loop import TrainerLoop
+
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if device.type == "cpu":
+            torch.set_num_threads(1)  # lanes are bit-identical at a fixed thread count
+        self.name = name
+        self._journal = None if tracking is None else Journal(Path(sweep_dir) / "tracking" / f"{name}.jsonl")
+        self._tracking = tracking
+        self.loop = TrainerLoop(Path(sweep_dir), config, device, self._record, slots)
+
+    def run(self, pool: Any) -> None:
+        """Train until the pool says to leave. One call to the pool is always under way, and nobody waits for it."""
+        import ray
+
+        answer = pool.exchange.remote(self.name, self.loop.news())
+        while True:
+            ready, _ = ray.wait([answer], timeout=None if self.loop.idle else 0)
+            if ready:
+                orders: Orders = ray.get(answer)
+                self.loop.obey(orders)
+                answer = pool.exchange.remote(self.name, self.loop.news())
+                if orders.leave:
+                    ray.get(answer)
+                    return
+            if not self.loop.idle:
+                self.loop.step()
+
+    def _record(self, trial_id: str, epoch: int, numbers: Any) -> None:
+        if self._journal is not None and self._tracking is not None:
+            run: RunKey = self._tracking.run_of(trial_id)
+            self._journal.metrics(run, numbers, epoch)

@@ -1,0 +1,267 @@
+"""What a trainer actor does, without Ray: lane groups by static signature, trials that come and go at epoch boundaries.
+
+:meth:`TrainerLoop.step` trains one epoch of one group; groups take turns. In between the trainer tells its news and
+obeys orders. It never waits for a verdict: a trial goes on past its rung, and what it trained beyond is dropped when it
+is stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cluster.capacity import Capacity
+from cluster.config import PoolConfig
+from cluster.protocol import Admission, News, Orders, RungReport
+from cluster.trial_folder import History, TrialFolder, history_entry, score_at
+from trainer.config import TrialConfig, validate, write_toml
+from trainer.errors import UserError
+from trainer.training import checkpoint
+from trainer.training.export import save_policies, write_json
+from trainer.training.group import LaneGroup, Resident
+from trainer.training.lane_state import new_lanes, policy_of
+from trainer.training.prepare import Prepared, prepare
+from trainer.training.report import TrialReport
+
+Record = Callable[[str, int, Mapping[str, float]], None]
+"""Takes (trial id, epoch, numbers) for tracking."""
+
+
+@dataclass
+class _Trial:
+    admission: Admission
+    config: TrialConfig
+    group: LaneGroup
+    folder: TrialFolder
+    untrained: list[float] = field(default_factory=list)
+    history: History = field(default_factory=list)
+    checkpointed: int = -1
+
+    @property
+    def trial_id(self) -> str:
+        return self.admission.request.trial_id
+
+    @property
+    def epoch(self) -> int:
+        return int(self.history[-1]["epoch"]) if self.history else 0
+
+    @property
+    def budget(self) -> int:
+        return self.config.training.epochs
+
+
+class TrainerLoop:
+    """The trials of one trainer.
+
+    Args:
+        sweep_dir: the sweep's folder, the same for all trainers.
+        config: limits.
+        device: where to train.
+        record: where per-epoch numbers go.
+        slots: trainers that share this machine's memory.
+    """
+
+    def __init__(
+        self, sweep_dir: Path, config: PoolConfig, device: torch.device, record: Record, slots: int = 1
+    ) -> None:
+        self.sweep_dir, self.device, self.record = sweep_dir, device, record
+        self.capacity = Capacity(config, device, slots)
+        self._trials: dict[str, _Trial] = {}
+        self._groups: dict[str, LaneGroup] = {}  # by signature; the first is the next to train
+        self._prepared: dict[str, Prepared] = {}
+        self._reports: list[tuple[int, RungReport]] = []
+        self._returned: list[tuple[int, str]] = []
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to train."""
+        return not self._trials
+
+    def obey(self, orders: Orders) -> None:
+        """Stop, then admit; or, told to leave, checkpoint every trial and let go of it."""
+        for trial_id in orders.stop:
+            if trial_id in self._trials:
+                self._evict(self._trials[trial_id])
+        for admission in orders.admit:
+            self._admit(admission)
+        if orders.leave:
+            for trial in list(self._trials.values()):
+                self._checkpoint(trial)
+                self._report(trial, RungReport(trial.trial_id, trial.epoch, None, parked=True))
+                self._evict(trial)
+
+    def news(self) -> News:
+        """What happened since the last time, and the room there is."""
+        lanes = {signature: group.lanes for signature, group in self._groups.items()}
+        leaving: dict[str, int] = {}
+        for trial in self._trials.values():
+            if trial.epoch + 1 == trial.budget:
+                signature = trial.group.signature
+                leaving[signature] = leaving.get(signature, 0) + trial.config.folds.count
+        news = News(
+            self.capacity.offer(lanes, leaving),
+            tuple(self._reports),
+            tuple(self._returned),
+            {trial_id: trial.epoch for trial_id, trial in self._trials.items()},
+        )
+        self._reports, self._returned = [], []
+        return news
+
+    def step(self) -> None:
+        """One epoch of the group whose turn it is."""
+        signature = next(iter(self._groups))
+        group = self._groups.pop(signature)
+        self._groups[signature] = group
+        lanes = group.lanes
+        try:
+            self.capacity.before_epoch()
+            reports = group.advance()
+            self.capacity.after_epoch(signature, lanes)
+        except torch.OutOfMemoryError as error:
+            self._out_of_memory(group, str(error))
+            return
+        for report in reports:
+            self._finish_epoch(self._trials[report.trial_id], report)
+
+    def _finish_epoch(self, trial: _Trial, report: TrialReport) -> None:
+        training, rungs = trial.config.training, trial.admission.request.rungs
+        trial.history.append(history_entry(report))
+        scored = report.failed is None and report.epoch in rungs
+        score = {"score": score_at(trial.history, report.epoch, training.score_epochs)} if scored else {}
+        if report.epoch > trial.admission.recorded:
+            self.record(trial.trial_id, report.epoch, {**report.metrics(), "lanes": report.group_lanes, **score})
+        if report.failed is not None:
+            error = f"epoch {report.epoch}: {report.failed}; lower agent.lr or look at the data"
+            self._report(trial, RungReport(trial.trial_id, report.epoch, None, error=error))
+            self._evict(trial)
+            return
+        if scored or report.epoch % training.checkpoint_every == 0:
+            self._checkpoint(trial)
+        if report.epoch == trial.budget:
+            self._export(trial)
+            self._evict(trial)
+        if scored:
+            self._report(trial, self._rung_report(trial, report.epoch))
+
+    def _admit(self, admission: Admission) -> None:
+        request = admission.request
+        alone = self.idle
+        try:
+            config = validate(TrialConfig, dict(request.config), where=f"trial {request.trial_id}")
+            self._start(admission, config)
+        except UserError as error:
+            self._reports.append((admission.attempt, RungReport(request.trial_id, 0, None, error=str(error))))
+        except torch.OutOfMemoryError as error:
+            if alone:
+                text = f"does not fit into the memory of {self.device}, even alone: {error}"
+                self._reports.append((admission.attempt, RungReport(request.trial_id, 0, None, error=text)))
+            else:
+                self._returned.append((admission.attempt, request.trial_id))
+
+    def _start(self, admission: Admission, config: TrialConfig) -> None:
+        request, signature = admission.request, config.static_signature()
+        group = self._groups.get(signature)
+        if group is None:
+            group = LaneGroup(config, self._prepare(config), self.device)
+        folder = TrialFolder(self.sweep_dir / "trials" / request.trial_id)
+        trial = _Trial(admission, config, group, folder)
+        newest = folder.newest()
+        if newest is not None:
+            path, manifest = newest
+            trial.untrained, trial.history = manifest["untrained"], manifest["history"]
+            trial.checkpointed = trial.epoch
+            like = new_lanes(config, group.prepared, group.prepared.folds, self.device)
+            folds = tuple(fold.index for fold in group.prepared.folds)
+            resident = Resident(request.trial_id, config, trial.epoch, folds, rungs=request.rungs)
+            group.restore(resident, checkpoint.load(path, like, self.device))
+        else:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            write_toml(config, folder.path / "config.toml")
+            untrained = group.admit(request.trial_id, config, rungs=request.rungs)
+            trial.untrained = [validation.metrics.sharpe for validation in untrained]
+        self.capacity.admitted(signature, group.state)
+        self._groups[signature] = group
+        self._trials[request.trial_id] = trial
+        if trial.epoch == trial.budget:
+            self._export(trial)
+            self._evict(trial)
+        for rung in request.rungs:
+            if rung <= trial.epoch:
+                self._report(trial, self._rung_report(trial, rung))
+
+    def _prepare(self, config: TrialConfig) -> Prepared:
+        """Market and folds, shared between signatures that agree on them."""
+        look_back = max(config.training.window, config.replay.n_step)
+        parts = [config.market.model_dump(mode="json"), config.folds.model_dump(mode="json")]
+        key = json.dumps([*parts, look_back, config.env.allow_overnight], sort_keys=True)
+        if key not in self._prepared:
+            used = [group.prepared for group in self._groups.values()]
+            self._prepared = {k: p for k, p in self._prepared.items() if any(p is u for u in used)}
+            self._prepared[key] = prepare(config, self.device)
+        return self._prepared[key]
+
+    def _out_of_memory(self, group: LaneGroup, error: str) -> None:
+        """The epoch broke off half-way: every trial of the group goes back to its checkpoint, and fewer come again."""
+        self.capacity.exceeded(group.signature, group.lanes)
+        trials = [trial for trial in self._trials.values() if trial.group is group]
+        alone = len(self._trials) == 1
+        for trial in trials:
+            if alone:
+                text = f"does not fit into the memory of {self.device}, even alone: {error}"
+                self._report(trial, RungReport(trial.trial_id, trial.epoch, None, error=text))
+            else:
+                self._returned.append((trial.admission.attempt, trial.trial_id))
+            self._evict(trial)
+
+    def _evict(self, trial: _Trial) -> None:
+        trial.group.evict(trial.trial_id)
+        del self._trials[trial.trial_id]
+        if trial.group.lanes == 0:
+            self._groups.pop(trial.group.signature, None)
+
+    def _checkpoint(self, trial: _Trial) -> None:
+        if trial.checkpointed == trial.epoch or trial.epoch == 0:
+            return
+        manifest = {"untrained": trial.untrained, "history": trial.history}
+        snapshot = trial.group.snapshot(trial.trial_id)
+        trial.folder.save(trial.admission.attempt, trial.epoch, snapshot, manifest)
+        trial.checkpointed = trial.epoch
+
+    def _rung_report(self, trial: _Trial, epoch: int) -> RungReport:
+        until = [entry for entry in trial.history if entry["epoch"] <= epoch]
+        return RungReport(
+            trial.trial_id,
+            epoch,
+            score_at(until, epoch, trial.config.training.score_epochs),
+            folds=tuple(until[-1]["folds"]),
+            final=epoch == trial.budget,
+            capacities=tuple(entry["lanes"] for entry in until),
+        )
+
+    def _report(self, trial: _Trial, report: RungReport) -> None:
+        self._reports.append((trial.admission.attempt, report))
+
+    def _export(self, trial: _Trial) -> None:
+        """Leave the agents and the numbers of a trial that used up its budget."""
+        prepared, state = trial.group.prepared, trial.group.snapshot(trial.trial_id)
+        folds = [fold.index for fold in prepared.folds]
+        about: dict[str, Any] = {
+            "features": list(prepared.features.names),
+            "order_flow": list(prepared.features.order_flow),
+            "trained_until_ns": [int(prepared.table.time_N[fold.train.end - 1]) for fold in prepared.folds],
+        }
+        save_policies(trial.folder.path / "policies", policy_of(state), trial.config, folds, about)
+        save_policies(trial.folder.path / "policies" / "best", state.best.policy, trial.config, folds, about)
+        result = {
+            "trial_id": trial.trial_id,
+            "score": score_at(trial.history, trial.epoch, trial.config.training.score_epochs),
+            "untrained_val_sharpe": trial.untrained,
+            "best_epoch": state.best.epoch_L.tolist(),
+            "epochs": trial.history,
+        }
+        write_json(trial.folder.path / "result.json", result)
