@@ -126,6 +126,7 @@ class Searcher(ABC):
             suggestion = self._fresh(trial_id)
         if suggestion is None:
             return None
+        self._accept(suggestion)
         self._tried.add(self.space.key(suggestion.values))
         self.in_flight[trial_id] = suggestion
         return suggestion
@@ -173,8 +174,8 @@ class Searcher(ABC):
         """A suggestion. ``attempt`` counts this ask's refused ones (tried before, or not a valid config)."""
 
     @abstractmethod
-    def _adopt(self, suggestion: Suggestion) -> None:
-        """Bind a suggestion that was not proposed by this searcher (to try first, or a fallback)."""
+    def _accept(self, suggestion: Suggestion) -> None:
+        """A suggestion is kept: the last proposed for this ask, or one from outside (to try first, or left over)."""
 
     @abstractmethod
     def _learn(self, suggestion: Suggestion, outcome: Outcome) -> None:
@@ -208,7 +209,6 @@ class Searcher(ABC):
         while self._first:
             suggestion = self._suggestion(trial_id, self._first.pop(0))
             if self._is_new(suggestion):
-                self._adopt(suggestion)
                 return suggestion
         return None
 
@@ -223,9 +223,7 @@ class Searcher(ABC):
         if not untried:
             return None
         values = untried[int(self._generator().integers(len(untried)))]
-        suggestion = Suggestion(trial_id, self.space.encode(values), values)
-        self._adopt(suggestion)
-        return suggestion
+        return Suggestion(trial_id, self.space.encode(values), values)
 
     def _untried(self) -> list[dict[str, Value]] | None:
         """What is left of a small finite space, None for one that is not small."""

@@ -16,7 +16,7 @@ class RandomSearcher(Searcher):
     def _propose(self, trial_id: str, attempt: int) -> Suggestion:  # noqa: ARG002
         return self._suggestion(trial_id, self._generator().random(len(self.space)))
 
-    def _adopt(self, suggestion: Suggestion) -> None:
+    def _accept(self, suggestion: Suggestion) -> None:
         """Nothing is bound to a draw."""
 
     def _learn(self, suggestion: Suggestion, outcome: Outcome) -> None:
