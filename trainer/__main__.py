@@ -12,6 +12,7 @@ Exit codes: 0 done, 2 bad input (one line says what), 130 interrupted and resuma
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +26,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _COMMANDS[command](rest)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
 
 from trainer.errors import UserError
+from trainer.market.sources.read import is_pair, kind_of
 
 
 def choose_device(name: str) -> torch.device:
@@ -31,8 +33,9 @@ def data_overrides(data: Path | None) -> list[str]:
     """
     if data is None:
         return []
-    if not data.exists():
+    if not (data.exists() or is_pair(data)):
         raise UserError(f"--data {data}: no such file or folder")
-    inside = list(data.iterdir()) if data.is_dir() else [data]
-    is_dbn = any(".dbn" in path.name for path in inside)
-    return [f"market.source={'dbn' if is_dbn else 'bars'}", f"market.files.path='{data.resolve()}'"]
+    return [
+        f"market.source={kind_of(data)}",
+        f"market.files.path={json.dumps(str(data.resolve()), ensure_ascii=False)}",
+    ]

@@ -21,6 +21,7 @@ SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
+OPENING = 5 * MINUTE  # in which an opening auction and its price bands can hide the rest of an overnight move
 
 
 def local_time(time_N: Ints, timezone: str) -> Ints:
@@ -170,6 +171,7 @@ class Night:
     hours: float
     open_move: float  # next open / close - 1
     close_move: float  # next close / close - 1
+    early_move: float  # open of the first bar that begins OPENING or more into the session / close - 1
 
 
 @dataclass(frozen=True)
@@ -186,13 +188,13 @@ class Roll:
 class Survey:
     """Everything a person wants to know about the table's time axis."""
 
-    bar_seconds: float
+    bar_seconds: float  # 0 where bars are not equally long: cut from trades, volume or money
     sessions: int
     dates: int  # distinct UTC dates
     late_opens: int  # sessions whose first bar is missing: more than one bar after the open
     early_closes: int  # half days, and sessions whose end is missing
     bars_per_session: tuple[int, int, int]  # shortest, median, longest
-    gaps: tuple[Gap, ...]
+    gaps: tuple[Gap, ...]  # silences inside sessions: a bar missing, or a minute where bars are not equally long
     nights: tuple[Night, ...]
     rolls: tuple[Roll, ...]
     far_apart: tuple[Gap, ...]  # silences longer than the instrument's max_gap_hours, with or without a roll
@@ -209,11 +211,13 @@ def bar_length(time_N: Ints) -> int:
 def survey(table: BarTable, instrument: Instrument) -> Survey:
     """Find sessions, gaps inside them, nights between them, and rolls."""
     step_N = np.diff(table.time_N)
-    bar = bar_length(table.time_N) if len(table) > 1 else 0
+    bar = _even_length(table)
     far_N = step_N > instrument.max_gap_hours * HOUR
     same_session_N = np.diff(table.session_N) == 0
     same_contract_N = np.diff(table.contract_N) == 0
-    gaps = tuple(Gap(int(i), float(step_N[i] / SECOND)) for i in np.flatnonzero(same_session_N & (step_N > bar)))
+    gaps = tuple(
+        Gap(int(i), float(step_N[i] / SECOND)) for i in np.flatnonzero(same_session_N & (step_N > (bar or MINUTE)))
+    )
     nights = tuple(_night(table, int(i)) for i in np.flatnonzero(~same_session_N & same_contract_N))
     rolls = tuple(_roll(table, int(i)) for i in np.flatnonzero(~same_contract_N))
     _, count_S = np.unique(table.session_N, return_counts=True)
@@ -232,20 +236,34 @@ def survey(table: BarTable, instrument: Instrument) -> Survey:
     )
 
 
+def _even_length(table: BarTable) -> int:
+    """Length of a bar, in ns; 0 where it is not the same for most of them."""
+    inside_N = np.diff(table.time_N)[np.diff(table.session_N) == 0]
+    if not len(inside_N):
+        return bar_length(table.time_N) if len(table) > 1 else 0
+    steps, counts = np.unique(inside_N, return_counts=True)
+    return int(steps[np.argmax(counts)]) if 2 * counts.max() >= len(inside_N) else 0
+
+
 def _off_hours(time_N: Ints, bar: int, instrument: Instrument) -> tuple[int, int]:
     if instrument.open is None:
         return 0, 0
     first_S, last_S = edge_offsets(time_N, instrument)
-    return int((first_S > 2 * bar).sum()), int((last_S <= -2 * bar).sum())
+    slack = 2 * (bar or MINUTE)
+    return int((first_S > slack).sum()), int((last_S <= -slack).sum())
 
 
-def _night(table: BarTable, bar: int) -> Night:
-    close = table.close_N[bar]
+def _night(table: BarTable, last: int) -> Night:
+    close, first = table.close_N[last], last + 1
+    late = int(np.searchsorted(table.time_N, table.time_N[first] + OPENING, side="left"))
+    end = int(np.searchsorted(table.session_N, table.session_N[first], side="right"))
+    early = table.open_N[late] if late < end else table.close_N[end - 1]
     return Night(
-        bar,
-        float((table.time_N[bar + 1] - table.time_N[bar]) / HOUR),
-        float(table.open_N[bar + 1] / close - 1.0),
-        float(table.close_N[bar + 1] / close - 1.0),
+        last,
+        float((table.time_N[first] - table.time_N[last]) / HOUR),
+        float(table.open_N[first] / close - 1.0),
+        float(table.close_N[first] / close - 1.0),
+        float(early / close - 1.0),
     )
 
 

@@ -15,9 +15,10 @@ from trainer.market.synthetic_config import SyntheticConfig
 
 
 class MarketConfig(Frozen):
-    """``synthetic`` is the embedded market, ``bars`` a Parquet or CSV file, ``dbn`` Databento MBP-10 and trades."""
+    """``synthetic`` is the embedded market, ``bars`` a Parquet or CSV file, ``dbn`` Databento MBP-10 and trades,
+    ``exchange_json`` the raw messages of a perpetual's exchange."""
 
-    source: Literal["synthetic", "bars", "dbn"] = static("synthetic", doc="kind of market data")
+    source: Literal["synthetic", "bars", "dbn", "exchange_json"] = static("synthetic", doc="kind of market data")
     instrument: str = static(
         "auto", doc="name in configs/instruments, path of a TOML record, or auto: told by the data's name"
     )

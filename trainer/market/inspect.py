@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from trainer.market.bars_table import BarTable, Ints
-from trainer.market.calendar import MINUTE, Night, Survey, bars_left, survey
+from trainer.market.calendar import MINUTE, OPENING, SECOND, Night, Survey, bars_left, survey
 from trainer.market.instrument import Instrument
 from trainer.market.quality import QualityReport
 
@@ -51,6 +51,18 @@ def describe(
         [f"{each.name}: {_span(table, each)}" for each in ranges],
     ]
     return "\n".join(line for section in sections for line in section) + "\n"
+
+
+def describe_holdout(table: BarTable, start: int, instrument: Instrument) -> str:
+    """What lies out of sight: the time axis of the bars from ``start`` on and of the whole table, no price of either."""
+    lines = []
+    if start < len(table):
+        hidden = table.rows(slice(start, len(table)))
+        lines.append(
+            f"holdout, out of sight: {len(hidden)} bars from {_stamp(hidden.time_N[0])} UTC, {_axis(hidden, instrument)}"
+        )
+    lines.append(f"all of it: {len(table)} bars to {_stamp(table.time_N[-1])} UTC, {_axis(table, instrument)}")
+    return "\n".join(lines) + "\n"
 
 
 def draw(table: BarTable, instrument: Instrument, path: Path, ranges: Sequence[Range] = ()) -> None:
@@ -96,16 +108,15 @@ def _source_lines(table: BarTable, report: QualityReport, instrument: Instrument
 def _session_lines(table: BarTable, found: Survey, instrument: Instrument) -> list[str]:
     shortest, median, longest = found.bars_per_session
     lines = [
-        f"sessions: {found.sessions} on {found.dates} UTC dates, bars of {found.bar_seconds:g} s; "
+        f"sessions: {found.sessions} on {found.dates} UTC dates, {_bars(found)}; "
         f"bars in a session: {shortest} shortest, {median} median, {longest} longest; "
         f"{found.late_opens} begin late, {found.early_closes} end early"
     ]
-    missing = sum(gap.seconds / found.bar_seconds - 1.0 for gap in found.gaps)
-    lines.append(f"gaps inside sessions: {len(found.gaps)} ({missing:.0f} bars missing)")
+    lines.append(f"gaps inside sessions: {len(found.gaps)} ({_missing(found)})")
     for gap in sorted(found.gaps, key=lambda each: -each.seconds)[:LISTED]:
-        lines.append(f"  {gap.seconds / 60.0:g} min after {_stamp(table.time_N[gap.bar])} UTC")
-    lines.append(f"steps between sessions: {len(found.nights)} (same contract); largest:")
-    for night in sorted(found.nights, key=lambda each: -abs(each.open_move))[:LISTED]:
+        lines.append(f"  {gap.seconds / 60.0:.4g} min after {_stamp(table.time_N[gap.bar])} UTC")
+    lines.append(f"steps between sessions: {len(found.nights)} (same contract){'; largest:' if found.nights else ''}")
+    for night in sorted(found.nights, key=_size)[:LISTED]:
         lines.append(f"  {_night(table, night)}")
     lines.append(f"dates far apart (more than {instrument.max_gap_hours:g} h): {len(found.far_apart)}")
     for gap in found.far_apart:
@@ -127,16 +138,39 @@ def _roll_lines(table: BarTable, found: Survey) -> list[str]:
     return lines
 
 
+def _axis(table: BarTable, instrument: Instrument) -> str:
+    found = survey(table, instrument)
+    rolls = ", ".join(f"{roll.before} to {roll.after}" for roll in found.rolls)
+    return (
+        f"{found.sessions} sessions on {found.dates} UTC dates, {len(found.gaps)} gaps inside sessions, "
+        f"{len(found.far_apart)} between dates far apart, {len(found.rolls)} rolls{f' ({rolls})' if rolls else ''}"
+    )
+
+
 def _feature_lines(features: Sequence[str], warm_up: int) -> list[str]:
     if not features:
         return []
     return [f"features: {len(features)}, warm-up {warm_up} bars", f"  {', '.join(features)}"]
 
 
+def _bars(found: Survey) -> str:
+    return f"bars of {found.bar_seconds:g} s" if found.bar_seconds else "bars of uneven length"
+
+
+def _missing(found: Survey) -> str:
+    if not found.bar_seconds:
+        return "silences of more than a minute"
+    return f"{sum(gap.seconds / found.bar_seconds - 1.0 for gap in found.gaps):.0f} bars missing"
+
+
+def _size(night: Night) -> float:
+    return -max(abs(night.open_move), abs(night.early_move))
+
+
 def _night(table: BarTable, night: Night) -> str:
     return (
-        f"{night.open_move:+.2%} at the open, {night.close_move:+.2%} at the first close, {night.hours:.1f} h after "
-        f"{_stamp(table.time_N[night.bar])} UTC"
+        f"{night.open_move:+.2%} at the open, {night.close_move:+.2%} at the first close, {night.early_move:+.2%} "
+        f"after {OPENING // MINUTE} min, {night.hours:.1f} h after {_stamp(table.time_N[night.bar])} UTC"
     )
 
 
@@ -170,7 +204,7 @@ def _draw_price(axes: Axes, table: BarTable, found: Survey) -> None:
         first_S = np.concatenate([[0], last_S[:-1] + 1])
         for start, end in list(zip(first_S, last_S, strict=True))[1::2]:
             axes.axvspan(start - 0.5, end + 0.5, color="#eeeeee", linewidth=0.0, zorder=0)
-    wide = [gap for gap in found.gaps if gap.seconds >= max(5.0 * found.bar_seconds, 5.0 * MINUTE / 1e9)]
+    wide = [gap for gap in found.gaps if gap.seconds >= max(5.0 * found.bar_seconds, 5.0 * MINUTE / SECOND)]
     _lines(axes, [gap.bar for gap in wide], f"gap in a session of 5 bars or more ({len(wide)})", "#dd8452", ":")
     _lines(axes, [gap.bar for gap in found.far_apart], f"dates far apart ({len(found.far_apart)})", "#8172b3", "--")
     _lines(axes, [roll.bar for roll in found.rolls], f"contract roll ({len(found.rolls)})", "#c44e52", "-")

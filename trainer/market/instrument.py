@@ -6,6 +6,7 @@ Nothing of that is a constant in code. Prices are points; a price move becomes m
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from datetime import time
 from pathlib import Path
 from typing import Literal
@@ -105,18 +106,25 @@ def known_instruments() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
-def guess_instrument(data: Path) -> Instrument:
-    """The instrument whose alias begins the name of the file ``data``; the longest alias wins."""
-    name = data.name.lower()
-    best: tuple[int, Instrument] | None = None
-    for known in known_instruments():
-        instrument = load_instrument(known)
-        length = max((len(alias) for alias in instrument.aliases if name.startswith(alias)), default=0)
-        if length > 0 and (best is None or length > best[0]):
-            best = (length, instrument)
-    if best is None:
-        raise UserError(
-            f"{data.name}: cannot tell the instrument from the file name; set `instrument` to a TOML file or one of "
-            f"{', '.join(known_instruments())}"
-        )
-    return best[1]
+def guess_instrument(data: Path, symbol: str = "") -> Instrument:
+    """The instrument that the data speak of: by the path's own name, else the symbol taken from it, else its files."""
+    instruments = [load_instrument(name) for name in known_instruments()]
+    for name in (data.name, symbol):
+        named = _by_alias(name, instruments)
+        if named is not None:
+            return named
+    inside = [] if not data.is_dir() else [_by_alias(file.name, instruments) for file in sorted(data.iterdir())]
+    found = {each.name: each for each in inside if each is not None}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    raise UserError(
+        f"{data.name}: cannot tell the instrument from the name; give --set market.instrument=NAME, a TOML file or one "
+        f"of {', '.join(known_instruments())}"
+    )
+
+
+def _by_alias(name: str, instruments: Sequence[Instrument]) -> Instrument | None:
+    """The instrument whose alias begins the name; the longest alias wins."""
+    lower = name.lower()
+    matches = [(len(alias), each) for each in instruments for alias in each.aliases if lower.startswith(alias)]
+    return max(matches, key=lambda match: match[0])[1] if matches else None

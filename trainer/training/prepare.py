@@ -85,7 +85,7 @@ def choose_instrument(config: MarketConfig) -> Instrument:
         return load_instrument(config.instrument)
     if config.source == "synthetic":
         return load_instrument("synthetic")
-    return guess_instrument(data_path(config))
+    return guess_instrument(data_path(config), config.bar.symbol)
 
 
 def _session_starts(session_N: Ints) -> Ints:

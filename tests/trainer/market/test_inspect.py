@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -8,7 +9,7 @@ import pytest
 
 from trainer.market.bars_table import BarTable
 from trainer.market.calendar import HOUR, MINUTE
-from trainer.market.inspect import Range, describe, draw
+from trainer.market.inspect import Range, describe, describe_holdout, draw
 from trainer.market.instrument import load_instrument
 from trainer.market.quality import QualityReport
 
@@ -53,7 +54,9 @@ def test_the_page_lists_sessions_gaps_nights_rolls_and_far_dates(table: BarTable
     )
     assert "gaps inside sessions: 1 (5 bars missing)" in page
     assert "  6 min after 2024-01-02 09:01 UTC" in page
-    assert "  +0.96% at the open, +0.96% at the first close, 23.9 h after 2024-01-02 09:07 UTC" in page
+    assert (
+        "  +0.96% at the open, +0.96% at the first close, +0.98% after 5 min, 23.9 h after 2024-01-02 09:07 UTC" in page
+    )
     assert "dates far apart (more than 120 h): 1" in page
     assert "  9.0 days after 2024-01-03 09:01 UTC" in page
     assert "  ESH4 to ESM4 after 2024-01-03 09:01 UTC, step of +49 points not booked" in page
@@ -84,3 +87,28 @@ def test_far_dates_are_those_beyond_the_instruments_limit(table: BarTable) -> No
     patient = ES.model_copy(update={"max_gap_hours": 1000.0})
     assert "dates far apart (more than 1000 h): 0" in describe(table, REPORT, patient)
     assert HOUR == 60 * MINUTE
+
+
+def test_of_the_holdout_only_the_time_axis_is_told(table: BarTable) -> None:
+    page = describe_holdout(table, 3, ES).splitlines()
+    assert page == [
+        "holdout, out of sight: 3 bars from 2024-01-03 09:00 UTC, 2 sessions on 2 UTC dates, 0 gaps inside sessions, "
+        "1 between dates far apart, 1 rolls (ESH4 to ESM4)",
+        "all of it: 6 bars to 2024-01-12 09:00 UTC, 3 sessions on 3 UTC dates, 1 gaps inside sessions, "
+        "1 between dates far apart, 1 rolls (ESH4 to ESM4)",
+    ]
+    assert len(describe_holdout(table, 6, ES).splitlines()) == 1
+
+
+def test_bars_of_uneven_length_have_gaps_only_where_a_minute_is_silent(table: BarTable) -> None:
+    second = 1_000_000_000
+    uneven = replace(
+        table,
+        time_N=START + np.array([0, 3, 4, 90, 97, 97 + 40]) * second,
+        session_N=np.zeros(6, dtype=np.int64),
+        contract_N=np.zeros(6, dtype=np.int64),
+    )
+    page = describe(uneven, REPORT, ES).splitlines()
+    assert any("bars of uneven length" in line for line in page)
+    assert "gaps inside sessions: 1 (silences of more than a minute)" in page
+    assert "  1.433 min after 2024-01-02 09:00:04 UTC" in page

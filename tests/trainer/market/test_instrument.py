@@ -35,10 +35,21 @@ def test_every_field_says_its_kind() -> None:
         ("spy_5m_2018_2020.parquet", "SPY"),
         ("6EH4.XCME_1min_bars_20240101_20240131.csv.gz", "6E"),
         ("btc-perp-20211231-20220201_1m.csv.gz", "BTC perpetual"),
+        ("usdm_btcusdt_20240808.gz", "BTCUSDT perpetual"),
     ],
 )
 def test_the_file_name_tells_the_instrument(file: str, name: str) -> None:
     assert guess_instrument(Path("somewhere") / file).name == name
+
+
+def test_the_symbol_or_the_files_of_a_folder_tell_the_instrument(tmp_path: Path) -> None:
+    assert guess_instrument(Path("somewhere"), "ESH4").name == "ES"
+    (tmp_path / "esh4.trades.dbn.zst").touch()
+    (tmp_path / "test_data.dbn").touch()
+    assert guess_instrument(tmp_path).name == "ES"
+    (tmp_path / "spy.dbn").touch()
+    with pytest.raises(UserError, match="cannot tell the instrument"):
+        guess_instrument(tmp_path)
 
 
 def test_an_unknown_file_name_asks_for_the_instrument() -> None:

@@ -47,6 +47,7 @@ def test_yes_bank_falls_by_a_quarter_over_a_night_and_its_first_minutes(data_dir
     assert worst.close_move == pytest.approx(201.65 / 237.2 - 1.0)
     sixth = worst.bar + 6  # the bar that opens five minutes into the session
     assert table.open_N[sixth] / table.close_N[worst.bar] - 1.0 == pytest.approx(-0.259, abs=5e-4)
+    assert worst.early_move == pytest.approx(-0.259, abs=5e-4)
 
 
 def test_es_front_has_19_dates_far_apart_and_rolls_that_are_no_nights(data_dir: Path) -> None:
@@ -111,6 +112,14 @@ def test_spy_five_minutes_have_756_sessions_and_eight_half_days(data_dir: Path) 
     assert bars.report.dropped == {"zero volume: nothing traded": 6}
     assert any("labelled by their end" in note for note in bars.report.notes)
     assert bars.table.volume_N[0] == 2_517_900.0
+
+
+def test_spy_five_minute_labels_are_a_minute_early_and_said_to_be(data_dir: Path) -> None:
+    bars, _, _ = load(data_dir, "spy_5m_2018_2020.parquet")
+    assert any("60 s early" in note and "shift_seconds=60 " in note for note in bars.report.notes)
+    shifted, _, _ = load(data_dir, "spy_5m_2018_2020.parquet", shift_seconds=60.0)
+    assert not any("labels look off" in note for note in shifted.report.notes)
+    assert stamp(shifted.table.time_N[0]) == "2018-01-02 14:35"
 
 
 def test_spy_lacks_the_first_hour_where_new_york_and_europe_change_clocks_apart(data_dir: Path) -> None:

@@ -7,6 +7,7 @@ at the close and the open the mid at the open, with high and low widened to hold
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def _trade_file(path: Path) -> Path:
             else "has no .parquet, .csv or .csv.gz file of bars"
         )
         raise UserError(f"{path}: the folder {fault}")
-    pair = [each for each in sorted(path.parent.glob(f"{path.name}_trade.*")) if is_bar_file(each)]
+    pair = [each for each in sorted(path.parent.glob(f"{glob.escape(path.name)}_trade.*")) if is_bar_file(each)]
     if len(pair) == 1:
         return pair[0]
     raise UserError(f"{path}: no such file or folder; give a Parquet or CSV file of bars")
@@ -119,6 +120,13 @@ def _label_offset(frame: pd.DataFrame, bar: int, config: FileConfig, instrument:
         else (config.label, "configured")
     )
     tally.notes.append(f"bars of {bar / calendar.SECOND:g} s, labelled by their {label} ({why})")
+    off = _edges_off(frame["time"].to_numpy() + shift + (bar if label == "start" else 0), bar, instrument)
+    if off != 0:
+        tally.notes.append(
+            f"most sessions end {abs(off) / calendar.SECOND:g} s {'early' if off < 0 else 'late'} on the hours of "
+            f"{instrument.name}: labels look off; market.files.shift_seconds={(shift - off) / calendar.SECOND:g} "
+            "would put them right"
+        )
     return shift + (bar if label == "start" else 0)
 
 
@@ -133,6 +141,16 @@ def _guess_label(time_N: Ints, bar: int, instrument: Instrument) -> tuple[str, s
     if start == end:
         return "start", "assumed: session hours do not tell"
     return ("start", f"{start} session edges to {end}") if start > end else ("end", f"{end} session edges to {start}")
+
+
+def _edges_off(time_N: Ints, bar: int, instrument: Instrument) -> int:
+    """By how many ns, less than a bar, more than half of all sessions end off the close; 0 where they do not."""
+    if instrument.open is None:
+        return 0
+    _, last_S = calendar.edge_offsets(time_N, instrument)
+    offsets, counts = np.unique(last_S, return_counts=True)
+    commonest = int(offsets[np.argmax(counts)])
+    return commonest if 2 * counts.max() > len(last_S) and 0 < abs(commonest) < bar else 0
 
 
 def _front(frame: pd.DataFrame, instrument: Instrument, tally: Tally, where: str) -> pd.DataFrame:
