@@ -54,13 +54,12 @@ def describe(
 
 
 def describe_holdout(table: BarTable, start: int, instrument: Instrument) -> str:
-    """What lies out of sight: the time axis of the bars from ``start`` on and of the whole table, no price of either."""
+    """What lies out of sight: the time axis of the bars from ``start`` on, and of the whole table; no price."""
     lines = []
     if start < len(table):
         hidden = table.rows(slice(start, len(table)))
-        lines.append(
-            f"holdout, out of sight: {len(hidden)} bars from {_stamp(hidden.time_N[0])} UTC, {_axis(hidden, instrument)}"
-        )
+        begin = f"{len(hidden)} bars from {_stamp(hidden.time_N[0])} UTC"
+        lines.append(f"holdout, out of sight: {begin}, {_axis(hidden, instrument)}")
     lines.append(f"all of it: {len(table)} bars to {_stamp(table.time_N[-1])} UTC, {_axis(table, instrument)}")
     return "\n".join(lines) + "\n"
 
@@ -78,7 +77,7 @@ def draw(table: BarTable, instrument: Instrument, path: Path, ranges: Sequence[R
     spread.set_ylabel("spread, ticks")
     volume.fill_between(bars_N, table.volume_N, color="#8172b3", linewidth=0.0, step="mid")
     volume.set_ylabel("volume")
-    volume.set_xlabel("bar (dates: first bar of a session)")
+    volume.set_xlabel(f"bar (dates on the clock of {instrument.timezone})")
     price.set_title(
         f"{instrument.name}: {len(table)} bars, {found.sessions} sessions, {len(found.gaps)} gaps inside sessions, "
         f"{len(found.rolls)} rolls"
@@ -245,6 +244,8 @@ def _draw_ranges(axes: Axes, ranges: Sequence[Range]) -> None:
 def _date_ticks(axes: Axes, table: BarTable, instrument: Instrument) -> None:
     last_S: Ints = np.flatnonzero(bars_left(table.session_N) == 0)
     first_S = np.concatenate([[0], last_S[:-1] + 1])
-    shown = first_S[:: max(1, -(-len(first_S) // 12))]
-    dates = [f"{pd.Timestamp(int(table.time_N[i]), tz='UTC').tz_convert(instrument.timezone):%Y-%m-%d}" for i in shown]
-    axes.set_xticks(shown, dates, rotation=20, fontsize=8)
+    few = len(first_S) < 3
+    shown = np.arange(0, len(table), max(1, len(table) // 10)) if few else first_S[:: max(1, -(-len(first_S) // 12))]
+    form = "%Y-%m-%d %H:%M" if few else "%Y-%m-%d"
+    stamps = pd.to_datetime(table.time_N[shown], utc=True).tz_convert(instrument.timezone)
+    axes.set_xticks(shown, list(stamps.strftime(form)), rotation=20, fontsize=8)

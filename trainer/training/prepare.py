@@ -1,6 +1,6 @@
-"""From a configuration to everything a lane group trains on: table, features, folds, scalings, the market on the device.
+"""From a configuration to what a lane group trains on: table, features, folds, scalings, the market on the device.
 
-One way for every source. The holdout is cut off first: no feature, bar threshold, normaliser or tensor made here has seen it.
+One way for every source. The holdout is cut off first: no feature, normaliser or tensor made here has seen it.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def source_files(config: MarketConfig) -> list[Path]:
 
 
 def kind_of(path: Path) -> Literal["bars", "dbn", "exchange_json"]:
-    """What the names at a path say it holds: DBN by ``.dbn``, raw messages by ``.json`` or a bare ``.gz``, else bars."""
+    """What a path holds by its names: DBN by ``.dbn``, raw messages by ``.json`` or a bare ``.gz``, else bars."""
     inside = list(path.iterdir()) if path.is_dir() else [path]
     if any(each.name.endswith((".dbn", ".dbn.zst")) for each in inside):
         return "dbn"
