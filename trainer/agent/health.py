@@ -107,11 +107,6 @@ def health(q_gap_L: Tensor, gradient_L: Tensor, diversity_L: Tensor, sigma_L: Te
     return _finite(gap_L * (alive_L * calm_L + varied_L) * 0.5).clamp(0.0, 1.0)
 
 
-def mechanical_bias(q_gap_L: Tensor, sharpe_L: Tensor, sigma_L: Tensor, floor: float = 1e-3) -> Tensor:
-    """Lanes whose Sharpe is not zero although the net cannot tell actions apart (Q-gap below ``floor`` sigmas)."""
-    return (q_gap_L < floor * sigma_L) & (sharpe_L != 0)
-
-
 def _mean(old_L: Tensor, new_L: Tensor, rate_L: Tensor) -> Tensor:
     step_L = rate_L * (new_L.double() - old_L)
     return old_L + step_L

@@ -22,7 +22,7 @@ from trainer.agent.popart import PopArt
 from trainer.agent.support import Support
 from trainer.config import TrialConfig
 from trainer.env.observe import PORTFOLIO_FEATURES, Normaliser, stack_normaliser
-from trainer.env.state import EnvParams, EnvState, make_params, reset
+from trainer.env.state import EnvParams, EnvState, make_params, reset, reward_unit
 from trainer.evaluation.backtest import Slots, make_slots, session_slots
 from trainer.evaluation.policy import Policy
 from trainer.lanes.optimizer import Adam, adam_state
@@ -194,9 +194,8 @@ def _fold_data(prepared: Prepared, folds: Sequence[Fold], slots: Slots, normalis
 
 
 def _reward_units(config: TrialConfig, prepared: Prepared, folds: Sequence[Fold]) -> Tensor:
-    """Money per 1 of reward: the typical move of ``max_position`` over ``reward_unit_bars`` bars of the train range."""
-    full = config.env.max_position * prepared.instrument.multiplier * config.env.reward_unit_bars**0.5
-    return torch.tensor([full * prepared.bar_moves[fold.index] for fold in folds], dtype=torch.float64)
+    units = [reward_unit(config.env, prepared.instrument, prepared.bar_moves[fold.index]) for fold in folds]
+    return torch.tensor(units, dtype=torch.float64)
 
 
 def _ended_episodes(params: EnvParams, prepared: Prepared, zero_LE: Tensor) -> EnvState:

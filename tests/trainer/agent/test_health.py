@@ -69,11 +69,6 @@ def test_signals_start_as_plain_means_and_then_fade(params_of: Any) -> None:
     assert signals.steps_L.tolist() == [3]
 
 
-def test_a_sharpe_without_a_q_gap_is_mechanical_bias() -> None:
-    gap, sharpe, sigma = torch.tensor([0.0, 0.0, 0.5]), torch.tensor([1.2, 0.0, 1.2]), torch.ones(3)
-    assert health_.mechanical_bias(gap, sharpe, sigma).tolist() == [True, False, False]
-
-
 def test_a_collapsed_net_is_near_zero(scene_of: Any) -> None:
     """All advantages zero: every action looks the same in every state."""
     scene = scene_of(lanes=2)
