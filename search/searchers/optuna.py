@@ -2,8 +2,8 @@
 
 The sampler is seeded anew for every draw, from the seed and the count of draws: what comes next is then a function of
 the study's trials alone, and restoring a state means adding those trials to a new study, without running the sampler
-again. A proposal that is not kept becomes a FAIL trial, which the sampler leaves out. Pruned trials are told PRUNED, their score reported at their step; failed, infeasible and NaN ones
-FAIL, which samplers leave out.
+again. A proposal that is not kept becomes a FAIL trial, which the sampler leaves out. Pruned trials are told PRUNED,
+their score reported at their step; failed, infeasible and NaN ones FAIL.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import optuna
 from optuna.distributions import (
@@ -208,8 +208,8 @@ def distribution(dimension: Dimension) -> BaseDistribution:
 def _suggested(trial: optuna.trial.Trial, name: str, over: BaseDistribution) -> Value:
     """The trial's value of this parameter: the enqueued one, or the sampler's."""
     if isinstance(over, CategoricalDistribution):
-        choice: Value = trial.suggest_categorical(name, over.choices)
-        return choice
+        choice: Any = trial.suggest_categorical(name, over.choices)
+        return cast(Value, choice)
     if isinstance(over, IntDistribution):
         return trial.suggest_int(name, over.low, over.high, log=over.log)
     if isinstance(over, FloatDistribution):
