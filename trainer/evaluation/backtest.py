@@ -10,7 +10,7 @@ Legend: L lanes, V slots per lane, S steps of the longest slot, M bars of one la
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from trainer.env.observe import Normaliser, Observation, observe, portfolio_feat
 from trainer.env.state import EnvParams, EnvState, reset
 from trainer.env.step import env_step
 from trainer.evaluation.metrics import BacktestPath
-from trainer.lanes.tree import map_tensors
+from trainer.lanes.tree import map_tensors, take
 from trainer.market.market import Market
 
 Policy = Callable[[int, EnvState, Callable[[], Observation]], Tensor]
@@ -36,6 +36,18 @@ class Slots:
 
     start_LV: Tensor
     end_LV: Tensor
+
+
+@dataclass(frozen=True)
+class Happened:
+    """One step, ``[L, V]``, or all of them, ``[S, L, V]``; steps of a finished slot are not live."""
+
+    live: Tensor  # bool
+    bar: Tensor  # int64, bar at whose close the step ends
+    change: Tensor  # float64 money
+    held: Tensor  # float64 contracts, from the fill to the close
+    notional: Tensor  # float64 money traded
+    action: Tensor  # uint8 [..., 4]
 
 
 @dataclass(frozen=True)
@@ -73,34 +85,68 @@ def rollout(
     params: EnvParams, market: Market, normaliser: Normaliser, slots: Slots, steps: int, window: int, policy: Policy
 ) -> Rollout:
     """Run ``policy`` over every slot for ``steps`` steps; no randomness but the policy's."""
-    mirror_LV = torch.zeros_like(slots.start_LV, dtype=torch.bool)
-    state = reset(params, market, slots.start_LV, slots.end_LV, mirror_LV)
-    lanes, width = slots.start_LV.shape
-    made = Rollout(
-        live_SLV=torch.empty(steps, lanes, width, dtype=torch.bool, device=slots.start_LV.device),
-        bar_SLV=torch.empty(steps, lanes, width, dtype=torch.int64, device=slots.start_LV.device),
-        change_SLV=torch.empty(steps, lanes, width, dtype=torch.float64, device=slots.start_LV.device),
-        held_SLV=torch.empty(steps, lanes, width, dtype=torch.float64, device=slots.start_LV.device),
-        notional_SLV=torch.empty(steps, lanes, width, dtype=torch.float64, device=slots.start_LV.device),
-        action_SLV4=torch.empty(steps, lanes, width, 4, dtype=torch.uint8, device=slots.start_LV.device),
-        final=state,
-    )
+    state = begin(params, market, slots)
+    made = empty_happened(steps, slots)
     for index in range(steps):
+        happened, state = rollout_step(params, market, normaliser, window, policy, index, state)
+        map_tensors(lambda whole, one, index=index: whole[index].copy_(one), made, happened)
+    return joined(made, state)
 
-        def see(state: EnvState = state) -> Observation:
-            portfolio_LVP = portfolio_features(params, market, state)
-            return observe(market, normaliser, state.bar_LE, state.mirror_LE, portfolio_LVP, window)
 
-        action_LV4 = policy(index, state, see)
-        step = env_step(params, market, state, action_LV4)
-        made.live_SLV[index] = ~state.done_LE
-        made.bar_SLV[index] = step.state.bar_LE
-        made.change_SLV[index] = step.info.change_LE
-        made.held_SLV[index] = state.position_LE + step.info.quantity_LE
-        made.notional_SLV[index] = step.info.turnover_LE * step.info.price_LE * params.multiplier_L[:, None]
-        made.action_SLV4[index] = action_LV4.to(torch.uint8)
-        state = step.state
-    return Rollout(**{**vars(made), "final": state})
+def begin(params: EnvParams, market: Market, slots: Slots) -> EnvState:
+    """The state in which every slot starts."""
+    return reset(params, market, slots.start_LV, slots.end_LV, torch.zeros_like(slots.start_LV, dtype=torch.bool))
+
+
+def rollout_step(
+    params: EnvParams, market: Market, normaliser: Normaliser, window: int, policy: Policy, index: int, state: EnvState
+) -> tuple[Happened, EnvState]:
+    """Step ``index`` of a rollout and the state after it."""
+
+    def see() -> Observation:
+        portfolio_LVP = portfolio_features(params, market, state)
+        return observe(market, normaliser, state.bar_LE, state.mirror_LE, portfolio_LVP, window)
+
+    action_LV4 = policy(index, state, see)
+    step = env_step(params, market, state, action_LV4)
+    happened = Happened(
+        live=~state.done_LE,
+        bar=step.state.bar_LE,
+        change=step.info.change_LE,
+        held=state.position_LE + step.info.quantity_LE,
+        notional=step.info.turnover_LE * step.info.price_LE * params.multiplier_L[:, None],
+        action=action_LV4.to(torch.uint8),
+    )
+    return happened, step.state
+
+
+def empty_happened(steps: int, slots: Slots) -> Happened:
+    """Room for ``steps`` steps of every slot."""
+
+    def empty(dtype: torch.dtype, *tail: int) -> Tensor:
+        return torch.empty(steps, *slots.start_LV.shape, *tail, dtype=dtype, device=slots.start_LV.device)
+
+    return Happened(
+        live=empty(torch.bool),
+        bar=empty(torch.int64),
+        change=empty(torch.float64),
+        held=empty(torch.float64),
+        notional=empty(torch.float64),
+        action=empty(torch.uint8, 4),
+    )
+
+
+def joined(happened: Happened, final: EnvState) -> Rollout:
+    """All steps and the state after the last."""
+    return Rollout(
+        happened.live, happened.bar, happened.change, happened.held, happened.notional, happened.action, final
+    )
+
+
+def lanes_of(run: Rollout, rows: Tensor) -> Rollout:
+    """The lanes of a rollout with these indices (``[K]`` int64)."""
+    steps = {f.name: getattr(run, f.name).index_select(1, rows) for f in fields(run) if f.name != "final"}
+    return Rollout(**steps, final=take(run.final, rows))
 
 
 def paths(params: EnvParams, session_N: np.ndarray, run: Rollout) -> list[BacktestPath]:
@@ -113,17 +159,17 @@ def paths(params: EnvParams, session_N: np.ndarray, run: Rollout) -> list[Backte
 def _lane_path(host: Rollout, lane: int, capital: float, session_N: np.ndarray) -> BacktestPath:
     live_VS = host.live_SLV[:, lane].T.numpy()
 
-    def joined(tensor_SLV: Tensor) -> np.ndarray:
+    def in_order(tensor_SLV: Tensor) -> np.ndarray:
         return np.ascontiguousarray(tensor_SLV[:, lane].T.numpy())[live_VS]
 
     final = host.final
     return BacktestPath(
         capital=capital,
         start_equity=capital,
-        equity_M=capital + np.cumsum(joined(host.change_SLV)),
-        session_M=session_N[joined(host.bar_SLV)],
-        held_M=joined(host.held_SLV),
-        notional_M=joined(host.notional_SLV),
+        equity_M=capital + np.cumsum(in_order(host.change_SLV)),
+        session_M=session_N[in_order(host.bar_SLV)],
+        held_M=in_order(host.held_SLV),
+        notional_M=in_order(host.notional_SLV),
         wins=round(float(final.wins_LE[lane].sum())),
         losses=round(float(final.losses_LE[lane].sum())),
         win_sum=float(final.win_sum_LE[lane].sum()),

@@ -39,6 +39,11 @@ class Setting:
     market: Market
     session_start_S: Tensor
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the network computes in while training; masters, losses and targets are float32."""
+        return torch.bfloat16 if self.training.precision == "bf16" else torch.float32
+
 
 @dataclass(frozen=True)
 class Collected:

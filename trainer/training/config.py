@@ -32,6 +32,12 @@ class TrainingConfig(Frozen):
     score_epochs: int = static(3, unit="epochs", ge=1, le=1_000, doc="last epochs whose validation Sharpe is averaged")
     checkpoint_every: int = static(5, unit="epochs", ge=1, le=10_000, doc="epochs between two exact checkpoints")
 
+    precision: Literal["float32", "tf32", "bf16"] = static(
+        "tf32",
+        doc="matrix products while training, on a GPU: exact, or on the tensor cores; bf16 rounds activations too",
+    )
+    compile: bool = static(False, doc="compile the steps: minutes at the first start on a machine, then faster epochs")
+
     @field_validator("episodes", "batch")
     @classmethod
     def _whole_blocks(cls, rows: int) -> int:

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from trainer.agent import popart, support
 from trainer.agent.explore import epsilon
-from trainer.agent.network import layout
 from trainer.config import TrialConfig
+from trainer.env.state import EnvParams
 from trainer.errors import UserError
-from trainer.evaluation.backtest import Rollout, paths, rollout
+from trainer.evaluation.backtest import Rollout, lanes_of, paths, rollout
 from trainer.evaluation.metrics import backtest_metrics
 from trainer.evaluation.policy import greedy_policy
 from trainer.lanes.tree import concat, map_tensors, put_, take
-from trainer.training.collect import Setting, collect_step_
+from trainer.training.capture import Parts, Steps, capacity_of, matmul_precision
+from trainer.training.collect import Setting
 from trainer.training.lane_state import LaneState, network_shape, new_lanes, policy_of, slots_of
-from trainer.training.learn import learn_step_
 from trainer.training.prepare import Prepared
 from trainer.training.report import FoldReport, TrialReport, Validation
 
@@ -73,6 +73,8 @@ class LaneGroup:
         slots = [s for fold in prepared.folds for s in slots_of(config, prepared.table.session_N, fold.validation)]
         self.validation_steps = max(end - start for start, end in slots) - 1
         self._state: LaneState | None = None
+        self._steps: Steps | None = None  # of this state
+        self._parts: dict[int, Parts] = {}  # by capacity
         self.residents: tuple[Resident, ...] = ()
 
     @property
@@ -81,8 +83,13 @@ class LaneGroup:
         return sum(len(resident.lanes) for resident in self.residents)
 
     @property
+    def capacity(self) -> int:
+        """Rows of the state; on a GPU some of them may be idle."""
+        return 0 if self._state is None else len(self._state.params_LD)
+
+    @property
     def state(self) -> LaneState:
-        """The lanes' tensors.
+        """The rows' tensors; a resident's ``lanes`` say which rows are its own.
 
         Raises:
             LookupError: the group is empty.
@@ -102,9 +109,9 @@ class LaneGroup:
         self._check(config)
         chosen = [f for f in self.prepared.folds if folds is None or f.index in folds]
         state = new_lanes(config, self.prepared, chosen, self.device)
-        untrained = self.validate(state, config)
-        self._join(Resident(trial_id, config, 0, tuple(fold.index for fold in chosen), rungs=tuple(rungs)), state)
-        return untrained
+        trial = Resident(trial_id, config, 0, tuple(fold.index for fold in chosen), rungs=tuple(rungs))
+        self._join(trial, state)
+        return self._validate_rows(self.resident(trial_id).lanes, config)
 
     def restore(self, trial: Resident, snapshot: LaneState) -> None:
         """Continue a trial as it was when :meth:`snapshot` was taken of it."""
@@ -116,30 +123,24 @@ class LaneGroup:
         return take(self.state, self._rows(self.resident(trial_id).lanes))
 
     def evict(self, trial_id: str) -> None:
-        """Remove a trial; the group shrinks to the lanes that are left."""
+        """Remove a trial; its rows are given to others, or up when the next epoch begins."""
         gone = self.resident(trial_id)
-        kept = [resident for resident in self.residents if resident is not gone]
-        rows = [row for resident in kept for row in resident.lanes]
-        self._state = take(self.state, self._rows(rows)) if rows else None
-        first = 0
-        self.residents = ()
-        for resident in kept:
-            self.residents += (replace(resident, lanes=tuple(range(first, first + len(resident.lanes)))),)
-            first += len(resident.lanes)
+        self.residents = tuple(resident for resident in self.residents if resident is not gone)
+        if not self.residents:
+            self._state = self._steps = None
 
     def advance(self) -> tuple[TrialReport, ...]:
         """One epoch of every trial: collect, learn, validate those that are due."""
-        state, training = self.state, self.setting.training
+        training = self.setting.training
         seconds: dict[str, float] = {}
+        with self._timed(seconds, "capture"):
+            self._fit()
+            state, steps = self.state, self._ready_steps()
         with self._timed(seconds, "collect"):
-            weights = layout(self.setting.shape).views(state.params_LD)
-            for _ in range(training.collect_steps):
-                collect_step_(self.setting, state, weights)
+            steps.collect(training.collect_steps)
             self._warm_support_(state)
-        losses: list[Tensor] = []
         with self._timed(seconds, "learn"):
-            for _ in range(training.learn_steps):
-                losses.append(learn_step_(self.setting, state).loss_L)
+            loss_L = steps.learn(training.learn_steps)
         with torch.no_grad():
             state.counters.epoch_L.add_(1)
             state.env_params.health_L.copy_(state.signals.health_L)
@@ -149,16 +150,38 @@ class LaneGroup:
             due = [resident for resident in self.residents if resident.validates]
             if due:
                 rows = [row for resident in due for row in resident.lanes]
-                part = take(state, self._rows(rows)) if len(rows) < self.lanes else state
-                validations = dict(zip(rows, self.validate(part, due[0].config), strict=True))
+                validations = dict(zip(rows, self._validate_rows(rows, due[0].config), strict=True))
                 self._keep_best_(state, validations)
         with self._timed(seconds, "report"):
-            table = self._training_numbers(state, losses)
+            table = self._training_numbers(state, loss_L)
         return tuple(self._report(resident, table, validations, seconds) for resident in self.residents)
 
     def validate(self, state: LaneState, config: TrialConfig) -> tuple[Validation, ...]:
         """Greedy backtest of every lane of ``state`` on its validation range, with its health frozen."""
-        run = self.greedy_rollout(state)
+        return self._validations(self.greedy_rollout(state), state.env_params, config)
+
+    def greedy_rollout(self, state: LaneState) -> Rollout:
+        """The greedy agents' run over their validation ranges."""
+        with matmul_precision(self.setting.training.precision):
+            return rollout(
+                state.env_params,
+                self.prepared.market,
+                state.fold.normaliser,
+                state.fold.validation,
+                self.validation_steps,
+                self.setting.training.window,
+                greedy_policy(self.setting.shape, policy_of(state)),
+            )
+
+    def _validate_rows(self, rows: Sequence[int], config: TrialConfig) -> tuple[Validation, ...]:
+        """:meth:`validate` for these rows of the state, by captured steps where they exist."""
+        index_K = self._rows(rows)
+        if self._steps is not None and self._steps.captured:
+            run = lanes_of(self._steps.rollout(), index_K)
+            return self._validations(run, take(self.state.env_params, index_K), config)
+        return self.validate(self.state if len(rows) == self.capacity else take(self.state, index_K), config)
+
+    def _validations(self, run: Rollout, params: EnvParams, config: TrialConfig) -> tuple[Validation, ...]:
         return tuple(
             Validation(
                 backtest_metrics(
@@ -169,19 +192,7 @@ class LaneGroup:
                 ),
                 path,
             )
-            for path in paths(state.env_params, self.prepared.table.session_N, run)
-        )
-
-    def greedy_rollout(self, state: LaneState) -> Rollout:
-        """The greedy agents' run over their validation ranges."""
-        return rollout(
-            state.env_params,
-            self.prepared.market,
-            state.fold.normaliser,
-            state.fold.validation,
-            self.validation_steps,
-            self.setting.training.window,
-            greedy_policy(self.setting.shape, policy_of(state)),
+            for path in paths(params, self.prepared.table.session_N, run)
         )
 
     def _check(self, config: TrialConfig) -> None:
@@ -191,9 +202,47 @@ class LaneGroup:
     def _join(self, trial: Resident, state: LaneState) -> None:
         if any(resident.trial_id == trial.trial_id for resident in self.residents):
             raise UserError(f"trial {trial.trial_id} is in the lane group already")
-        first = self.lanes
-        self._state = state if self._state is None else concat([self._state, state])
-        self.residents = (*self.residents, replace(trial, lanes=tuple(range(first, first + len(trial.folds)))))
+        used = {row for resident in self.residents for row in resident.lanes}
+        rows = [row for row in range(self.capacity) if row not in used][: len(trial.folds)]
+        if len(rows) < len(trial.folds):
+            rows = list(range(self.lanes, self.lanes + len(trial.folds)))
+            self._resize([state])
+        else:
+            put_(self.state, self._rows(rows), state)
+        self.residents = (*self.residents, replace(trial, lanes=tuple(rows)))
+
+    def _fit(self) -> None:
+        """Give up rows that the lanes left no longer need."""
+        if capacity_of(self.lanes, self.device) < self.capacity:
+            self._resize([])
+
+    def _resize(self, joining: list[LaneState]) -> None:
+        """Move the lanes to the first rows of a new state, then those of ``joining``, then idle copies."""
+        rows = [row for resident in self.residents for row in resident.lanes]
+        parts = list(joining)
+        if rows:
+            unmoved = rows == list(range(self.capacity))
+            parts.insert(0, self.state if unmoved else take(self.state, self._rows(rows)))
+        lanes = sum(len(part.params_LD) for part in parts)
+        idle = capacity_of(lanes, self.device) - lanes
+        if idle:
+            parts.append(take(parts[-1], self._rows([0] * idle)))
+        self._steps = None
+        self._state = concat(parts) if len(parts) > 1 else parts[0]
+        first = 0
+        moved = self.residents
+        self.residents = ()
+        for resident in moved:
+            lanes_of_it = tuple(range(first, first + len(resident.lanes)))
+            self.residents += (replace(resident, lanes=lanes_of_it),)
+            first += len(resident.lanes)
+
+    def _ready_steps(self) -> Steps:
+        if self._steps is None:
+            parts = self._parts.setdefault(self.capacity, Parts(self.setting))
+            capture = self.device.type == "cuda"
+            self._steps = Steps(parts, self.state, self.validation_steps, capture=capture)
+        return self._steps
 
     def resident(self, trial_id: str) -> Resident:
         """The trial of this id.
@@ -234,11 +283,11 @@ class LaneGroup:
         best.epoch_L.copy_(torch.where(better_L, state.counters.epoch_L, best.epoch_L))
         best.sharpe_L.copy_(sharpe_L)
 
-    def _training_numbers(self, state: LaneState, losses: list[Tensor]) -> dict[str, list[float]]:
+    def _training_numbers(self, state: LaneState, loss_L: Tensor) -> dict[str, list[float]]:
         """Numbers of every lane by name, in one transfer from the device."""
         signals = state.signals
         columns = {f.name.removesuffix("_L"): getattr(signals, f.name) for f in fields(signals) if f.name != "steps_L"}
-        columns["loss"] = torch.stack(losses, dim=-1).mean(-1) if losses else signals.loss_L
+        columns["loss"] = loss_L if self.setting.training.learn_steps else signals.loss_L
         columns["parameter_size"] = state.params_LD.abs().amax(-1)
         columns["sigma"] = popart.sigma(state.popart, state.agent)
         columns["support_low"], columns["support_high"] = state.support.atoms_LA[:, 0], state.support.atoms_LA[:, -1]

@@ -37,8 +37,13 @@ class Learned:
 def learn_step_(setting: Setting, state: LaneState) -> Learned:
     """One gradient step; returns what it saw."""
     seen = improve_(setting, state)
-    reprioritise_(state.replay, state.replay_params, seen.index_LB, seen.priority_LB)
+    store_priorities_(state, seen)
     return seen
+
+
+def store_priorities_(state: LaneState, seen: Learned) -> None:
+    """Write the new priorities of a learn step's items."""
+    reprioritise_(state.replay, state.replay_params, seen.index_LB, seen.priority_LB)
 
 
 def improve_(setting: Setting, state: LaneState) -> Learned:
@@ -60,8 +65,8 @@ def improve_(setting: Setting, state: LaneState) -> Learned:
     leaf_LD = state.params_LD.detach().requires_grad_()
     out = td_loss(
         setting.shape,
-        plan.views(leaf_LD),
-        plan.views(state.target_LD),
+        plan.views(leaf_LD.to(setting.dtype)),
+        plan.views(state.target_LD.to(setting.dtype)),
         obs,
         next_obs,
         batch,

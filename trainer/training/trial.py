@@ -6,6 +6,7 @@ The output folder holds ``config.toml``, ``checkpoints/``, ``policies/fold_<k>``
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +93,7 @@ class Trial:
             "history": self.history,
             "seconds": self._seconds_before + time.perf_counter() - self._started,
         }
-        checkpoint.save(folder / f"epoch_{self.epoch:06d}", self.group.state, manifest)
+        checkpoint.save(folder / f"epoch_{self.epoch:06d}", self.group.snapshot(TRIAL), manifest)
         for old in sorted(folder.glob("epoch_*"))[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(old)
 
@@ -107,7 +108,7 @@ class Trial:
         self._seconds_before = manifest["seconds"]
 
     def _finish(self) -> dict[str, Any]:
-        state = self.group.state
+        state = self.group.snapshot(TRIAL)
         run = self.group.greedy_rollout(state)
         curves = paths(state.env_params, self.prepared.table.session_N, run)
         for lane, (fold, curve) in enumerate(zip(self.prepared.folds, curves, strict=True)):
@@ -152,12 +153,17 @@ class Trial:
 
 
 def check_empty(out: Path) -> None:
-    """Refuse an output folder that holds something.
+    """Refuse an output folder that holds something or cannot be made, before any work is done.
 
     Raises:
-        UserError: it does.
+        UserError: it does or cannot.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    above = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not above.is_dir():
+        raise UserError(f"{above}: a file, not a folder; name another --out")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UserError(f"{above}: not writable; name another --out")
+    if above == out and any(out.iterdir()):
         raise UserError(f"{out}: not an empty folder; name another --out, or continue its trial with --resume {out}")
 
 
