@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import torch
 
 from cluster.config import PoolConfig

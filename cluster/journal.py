@@ -1,7 +1,7 @@
 """Tracking on a cluster: every trainer writes a journal into the sweep's folder, one process ships them all.
 
-Trainers need no server and no MLflow. Because a single shipper reads all journals one after the other, a trial that moved
-from a lost trainer to another has one run; what a crash left unshipped is shipped when the sweep is resumed.
+Trainers need no server and no MLflow. Because a single shipper reads all journals one after the other, a trial that
+moved from a lost trainer to another has one run; what a crash left unshipped is shipped when the sweep is resumed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TrackingTarget:
 
 
 class Journal:
-    """Appends records in the format of :mod:`trainer.tracking`; a torn last line of a crash is dropped by the reader."""
+    """Appends records in the format of :mod:`trainer.tracking`; its reader leaves a crash's torn last line."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -88,7 +87,7 @@ class PoolHandle:
         self._call("stop", trial_id, reason)
 
     def drain(self, timeout_s: float = 30.0) -> tuple[str, ...]:
-        """Checkpoint every trial at its next boundary and end the trainers; returns trials that did not make it in time."""
+        """Checkpoint every trial at its next boundary and end the trainers; returns those not checkpointed in time."""
         late: tuple[str, ...] = self._call("drain", timeout_s)
         return late
 
@@ -103,7 +102,7 @@ class PoolHandle:
         ray.kill(self._actor())
         return shipped
 
-    def _actor(self) -> ActorHandle:
+    def _actor(self) -> Any:
         try:
             return ray.get_actor(self.name, namespace=NAMESPACE)
         except ValueError as error:
@@ -134,7 +133,7 @@ def start_pool(sweep_dir: Path, config: PoolConfig, tracking: TrackingTarget | N
     """
     name = f"pool-{uuid.uuid4().hex[:12]}"
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = (
+    actor: Any = (
         ray.remote(LanePool)
         .options(
             name=name,
@@ -151,7 +150,7 @@ def start_pool(sweep_dir: Path, config: PoolConfig, tracking: TrackingTarget | N
     return PoolHandle(name)
 
 
-_KEPT: list[ActorHandle] = []  # the driver's own references: a pool lives as long as they do
+_KEPT: list[Any] = []  # the driver's own references: a pool lives as long as they do
 
 
 class LanePool:
@@ -162,7 +161,7 @@ class LanePool:
         self.state = PoolState(config)
         self.slots = Slots(config)
         self._changed = asyncio.Event()
-        self._actors: dict[str, ActorHandle] = {}
+        self._actors: dict[str, Any] = {}
         self._started_s: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed_starts = 0
@@ -272,7 +271,7 @@ class LanePool:
     def _start_trainer(self) -> None:
         name = f"trainer-{uuid.uuid4().hex[:8]}"
         resources = trainer_resources(self.config, self.slots.gpus)
-        actor = (
+        actor: Any = (
             ray.remote(TrainerActor)
             .options(max_restarts=0, **resources)
             .remote(name, str(self.sweep_dir), self.config, self.slots.per_node, self.tracking)
@@ -280,7 +279,7 @@ class LanePool:
         self._actors[name], self._started_s[name] = actor, time.monotonic()
         self._spawn(self._mind(name, actor))
 
-    async def _mind(self, name: str, actor: ActorHandle) -> None:
+    async def _mind(self, name: str, actor: Any) -> None:
         """Wait for a trainer's end; its trials go back to the queue."""
         try:
             await actor.run.remote(ray.get_runtime_context().current_actor)

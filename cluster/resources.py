@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ray
-
 from cluster.config import PoolConfig
 
 
@@ -19,7 +17,10 @@ class Slots:
 
     def wanted(self) -> int:
         """Trainers there should be: the configured number, or one per GPU (per CPU slot where there is no GPU)."""
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        import ray
+
+        listed: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        nodes = [node["Resources"] for node in listed if node["Alive"]]
         self.gpus = self.config.trainer_gpus != 0.0 and any(node.get("GPU", 0.0) > 0 for node in nodes)
         rooms = [trainers_of(node, self.config, gpus=self.gpus) for node in nodes]
         self.per_node = max(max(rooms, default=1), 1)

@@ -1,4 +1,4 @@
-"""The Ray shell of a trainer: one process, one GPU or CPU slot. Torch is imported where it runs, not where it is named."""
+"""The Ray shell of a trainer: one process, one GPU or CPU slot. Naming it imports no torch, running it does."""
 
 from __future__ import annotations
 
