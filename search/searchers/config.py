@@ -13,9 +13,10 @@ class PsoConfig(Frozen):
     particles: int = static(10, doc="swarm size", unit="particles", ge=2)
     inertia: float = static(0.4, doc="share of the velocity a move keeps", ge=0.0, lt=1.0)
     pull: float = static(3.0, doc="pull of the bests a particle sees, summed over them", gt=0.0)
+    crowded_pull: float = static(2.0, doc="the same for a particle that has another move in flight", gt=0.0)
     informants: int = static(5, doc="how many of the bests in the neighbourhood pull", unit="particles", ge=1)
-    neighbourhood: Literal["random", "ring"] = static("random", doc="which bests a particle sees besides its own")
-    neighbours: int = static(5, doc="seen: drawn anew when the swarm stands still, or nearest in the ring", ge=1)
+    neighbourhood: Literal["random", "ring"] = static("ring", doc="which bests a particle sees besides its own")
+    neighbours: int = static(6, doc="others seen: nearest in the ring, or redrawn when the swarm stands still", ge=1)
     bounce: float = static(0.5, doc="share of the speed kept, turned round, at a wall", ge=0.0, le=1.0)
     choice_floor: float = static(0.1, doc="probability shared evenly by all choices of a categorical", gt=0.0, le=1.0)
     stagnation: int = static(

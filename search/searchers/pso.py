@@ -14,7 +14,8 @@ What makes it asynchronous: an ask is bound to (particle, life, move) and carrie
 the particle's position only if it is the newest move told so far, its best whenever it is better, and nothing if the
 particle has started anew since; so the order of tells, tells that never come, and several moves of one particle in
 flight do no harm. The next ask goes to the particle with the fewest moves in flight, and moves that no tell has
-answered for long no longer count. All randomness is a pure function of the seed and the count of draws.
+answered for long no longer count. While another move of its particle is in flight, a move cannot build on that one's
+outcome: it pulls less, so that it lands among the bests and not beyond them. All randomness is a pure function of the seed and the count of draws.
 
 Shape legend: D dimensions.
 """
@@ -192,7 +193,9 @@ class PsoSearcher(Searcher):
         weights /= weights.sum()
         x = np.array(particle.position)
         attraction = np.sum(weights[:, None] * rng.random(bests.shape) * (bests - x), axis=0)
-        velocity = self.config.inertia * np.array(particle.velocity) + self.config.pull * attraction
+        crowded = any(b.particle == index for b in self.bindings.values())
+        pull = self.config.crowded_pull if crowded else self.config.pull
+        velocity = self.config.inertia * np.array(particle.velocity) + pull * attraction
         point, velocity = _reflected(x + velocity, velocity, self.config.bounce)
         for axis, dimension in enumerate(self.space.dimensions):
             if dimension.kind == "categorical":
