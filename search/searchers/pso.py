@@ -15,7 +15,8 @@ the particle's position only if it is the newest move told so far, its best when
 particle has started anew since; so the order of tells, tells that never come, and several moves of one particle in
 flight do no harm. The next ask goes to the particle with the fewest moves in flight, and moves that no tell has
 answered for long no longer count. While another move of its particle is in flight, a move cannot build on that one's
-outcome: it pulls less, so that it lands among the bests and not beyond them. All randomness is a pure function of the seed and the count of draws.
+outcome: it pulls less, so that it lands among the bests and not beyond them. All randomness is a pure function of the
+seed and the count of draws.
 
 Shape legend: D dimensions.
 """

@@ -201,3 +201,21 @@ def test_the_state_is_json_all_the_way_down() -> None:
         searcher.tell(f"t{i}", Outcome.complete(float(i)))
     state = searcher.state()
     assert json.loads(json.dumps(state)) == json.loads(json.dumps(json.loads(json.dumps(state))))
+
+
+def test_a_move_that_overlaps_another_of_its_particle_pulls_less() -> None:
+    lengths = {}
+    for crowded_pull in (1e-6, 3.0):
+        searcher = PsoSearcher(SQUARE, 1, config=PsoConfig(particles=2, crowded_pull=crowded_pull))
+        for i in range(2):
+            asked(searcher, f"t{i}")
+            searcher.tell(f"t{i}", Outcome.complete(float(i)))
+        asked(searcher, "alone")
+        asked(searcher, "alone too")
+        asked(searcher, "overlaps")
+        assert searcher.bindings["overlaps"].particle == searcher.bindings["alone"].particle == 0
+        lengths[crowded_pull] = [
+            float(np.linalg.norm(searcher.bindings[trial].velocity)) for trial in ("alone", "overlaps")
+        ]
+    assert lengths[1e-6][0] == lengths[3.0][0] > 0.01
+    assert lengths[1e-6][1] < 1e-5 < lengths[3.0][1]
