@@ -227,7 +227,7 @@ def _play(setting: Setting, state: LaneState, steps: int) -> Play:
         policy=policy_of(state),
         env_params=state.env_params,
         validation=state.fold.validation,
-        env_LV=begin(state.env_params, setting.market, state.fold.validation),
+        env_LV=map_tensors(torch.clone, begin(state.env_params, setting.market, state.fold.validation)),
         happened_SLV=empty_happened(steps, state.fold.validation),
         bar_1=torch.zeros(1, dtype=torch.int64, device=state.params_LD.device),
     )

@@ -1,0 +1,314 @@
+"""Speed of the captured steps on one NVIDIA GPU, beside what the card could do::
+
+    python -m benchmarks.gpu --out benchmarks/results/h200_2026-12-01 [--lanes 1 8 32 128] [--precision bf16]
+
+The reference network of design.md: state 96, hidden 256, 4 branches, 13 actions, 52 atoms; batch 512 per lane, 64k
+transitions per lane. Each number is the median of several rounds of graph replays. Beside it stand two counted floors:
+floating-point operations over the matrix rate, and bytes (everything once) over the copy rate, both measured in the
+same run. ``ratio`` is the larger floor over the measured time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.agent.network import NetworkShape, layout
+from trainer.config import TrialConfig
+from trainer.env.actions import ACTIONS as JOINT
+from trainer.env.actions import unflatten_action
+from trainer.env.step import env_step
+from trainer.lanes.random import Stream, randint
+from trainer.lanes.tree import copy_, map_tensors, take
+from trainer.training.capture import Parts, Steps, captured
+from trainer.training.compiled import compile_for
+from trainer.training.group import LaneGroup
+from trainer.training.lane_state import LaneState, new_lanes
+from trainer.training.prepare import Prepared, prepare
+
+GPU = torch.device("cuda")
+
+
+def reference(**training: Any) -> TrialConfig:
+    """The reference network and batch on the embedded market."""
+    return TrialConfig.model_validate(
+        {
+            "market": {"synthetic": {"preset": "hard"}},
+            "env": {"session_episodes": True},
+            "agent": {"hidden": 256, "blocks": 2, "atoms": 52, "bottleneck_dim": 65, "flow_dim": 24},
+            "replay": {"capacity": 65_536},
+            "training": {"episodes": 1024, "batch": 512, "collect_steps": 64, "learn_steps": 64} | training,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Card:
+    """Rates measured in this run."""
+
+    name: str
+    copy_bytes_per_s: float  # read plus written
+    matmul_flops: dict[str, float]  # by precision
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured number and its floors, seconds a step of all lanes."""
+
+    what: str
+    seconds: float
+    per_second: float  # lane-steps or environment steps
+    unit: str
+    flops: float
+    bytes: float
+
+
+def main() -> None:
+    """Measure, print the table, write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="results without suffix; .json and .md are written")
+    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--precision", nargs="+", default=["bf16"])
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--profile", type=Path, help="folder for kernel tables")
+    parser.add_argument("--env", action="store_true", help="environment steps too")
+    parser.add_argument("--large-batch", action="store_true", help="8 lanes x batch 8,192 too")
+    asked = parser.parse_args()
+    card = measure_card()
+    print(card, flush=True)
+    rows: list[Row] = []
+    prepared = prepare(reference(), GPU)
+    for precision in asked.precision:
+        for lanes in asked.lanes:
+            config = reference(precision=precision, compile=not asked.no_compile)
+            rows += measure(config, prepared, lanes, asked.profile)
+            write(asked.out, card, rows)
+        if asked.large_batch:
+            config = reference(precision=precision, compile=not asked.no_compile, batch=8192)
+            rows += measure(config, prepared, 8, asked.profile)
+            write(asked.out, card, rows)
+    if asked.env:
+        rows += measure_env(reference(compile=not asked.no_compile), prepared, 128)
+        write(asked.out, card, rows)
+    print(asked.out.with_suffix(".md").read_text())
+
+
+def measure(config: TrialConfig, prepared: Prepared, lanes: int, profile: Path | None) -> list[Row]:
+    """Collect, learn and evaluation steps at one capacity."""
+    training = config.training
+    group = LaneGroup(config, prepared, GPU)
+    state = many_lanes(config, prepared, lanes)
+    started = time.perf_counter()
+    steps = Steps(Parts(group.setting), state, group.validation_steps, capture=True)
+    ready = time.perf_counter() - started
+    name = f"{training.precision}{' compiled' if training.compile else ''}, {lanes} x {training.batch}"
+    steps.collect(state.replay.ring.length)
+    torch.cuda.synchronize()
+    collect = median_seconds(lambda: steps.collect(8)) / 8
+    learn = median_seconds(lambda: steps.learn(8)) / 8
+    steps.rollout()
+    evaluate = median_seconds(steps.rollout, rounds=3) / group.validation_steps
+    slots = state.fold.validation.start_LV.shape[1]
+    print(
+        f"{name}: ready in {ready:.1f} s, collect {collect * 1e6:.0f} us, learn {learn * 1e6:.0f} us, "
+        f"evaluate {evaluate * 1e6:.0f} us, memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB",
+        flush=True,
+    )
+    if profile is not None:
+        for kind, call in (("learn", lambda: steps.learn(4)), ("collect", lambda: steps.collect(4))):
+            table = kernels(call, 4)
+            (profile / f"{kind}_{lanes}_{training.batch}_{training.precision}.txt").write_text(table)
+            print(f"{name} {kind}\n" + "\n".join(table.splitlines()[:22]), flush=True)
+    shape, size = group.setting.shape, 2 if training.precision == "bf16" else 4
+    return [
+        Row(f"learn {name}", learn, lanes / learn, "lane-steps/s", *learn_work(shape, lanes, training.batch, size)),
+        Row(
+            f"collect {name}, {training.episodes} episodes",
+            collect,
+            lanes * training.episodes / collect,
+            "env steps/s, policy",
+            *policy_work(shape, lanes, training.episodes, size),
+        ),
+        Row(
+            f"evaluate {name}, {slots} slots",
+            evaluate,
+            lanes * slots / evaluate,
+            "env steps/s, greedy",
+            *policy_work(shape, lanes, slots, 4),
+        ),
+        Row(f"start-up {name}", ready, 1 / ready, "1/s", 0.0, 0.0),
+    ]
+
+
+def measure_env(config: TrialConfig, prepared: Prepared, lanes: int) -> list[Row]:
+    """The environment alone, with random actions."""
+    from trainer.training.collect import new_episodes
+
+    group = LaneGroup(config, prepared, GPU)
+    state = many_lanes(config, prepared, lanes)
+    counted = group.setting
+
+    @dataclass(frozen=True)
+    class World:
+        market: Any
+        session_start_S: Tensor
+        state: LaneState
+
+    def bar(world: World) -> Paid:
+        lane, setting = world.state, replace(counted, market=world.market, session_start_S=world.session_start_S)
+        episodes = (config.training.episodes,)
+        joint_LE = randint(lane.counters.seed_L, Stream.BASELINE, lane.counters.collect_L, episodes, JOINT)
+        with torch.no_grad():
+            step = env_step(lane.env_params, world.market, lane.env, unflatten_action(joint_LE))
+            fresh = new_episodes(setting, lane)
+
+            def pick(kept: Tensor, new: Tensor) -> Tensor:
+                over = step.state.done_LE if kept.dim() == 2 else step.state.done_LE.unsqueeze(-1)
+                return torch.where(over, new, kept)
+
+            copy_(lane.env, map_tensors(pick, step.state, fresh))
+            lane.counters.collect_L.add_(1)
+        return Paid(step.reward_LE)
+
+    world = World(counted.market, counted.session_start_S, state)
+    function = compile_for(bar, world) if config.training.compile else bar
+    replay = captured(lambda world: function(world) and None, world, torch.cuda.graph_pool_handle())
+    for _ in range(64):
+        replay()
+    seconds = median_seconds(replay)
+    moved = sum(t.numel() * t.element_size() for t in vars(state.env).values()) * 2
+    count = lanes * config.training.episodes
+    return [
+        Row(
+            f"environment, {lanes} lanes x {config.training.episodes}",
+            seconds,
+            count / seconds,
+            "env steps/s, random",
+            0.0,
+            float(moved),
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class Paid:
+    """What the environment paid."""
+
+    reward_LE: Tensor
+
+
+def many_lanes(config: TrialConfig, prepared: Prepared, lanes: int) -> LaneState:
+    """Lanes of one fold that differ in their seeds."""
+    one = new_lanes(config, prepared, prepared.folds[:1], GPU)
+    state = take(one, torch.zeros(lanes, dtype=torch.int64, device=GPU))
+    state.counters.seed_L.copy_(torch.arange(lanes, device=GPU) + 1)
+    return state
+
+
+def median_seconds(call: Callable[[], Any], rounds: int = 9, repeats: int = 4) -> float:
+    """Median over rounds of the mean of ``repeats`` calls, by device events."""
+    times = []
+    for _ in range(rounds):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(repeats):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e-3 / repeats)
+    return statistics.median(times)
+
+
+def measure_card() -> Card:
+    """Copy rate and matrix rates of this card, on random data."""
+    big = torch.randn(2**29, device=GPU)
+    other = torch.empty_like(big)
+    copy = 2 * big.numel() * 4 / median_seconds(lambda: other.copy_(big))
+    rates = {}
+    for precision, dtype in (("bf16", torch.bfloat16), ("tf32", torch.float32), ("float32", torch.float32)):
+        torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+        a = torch.randn(8192, 8192, device=GPU, dtype=dtype)
+        b = torch.randn(8192, 8192, device=GPU, dtype=dtype)
+        rates[precision] = 2 * 8192**3 / median_seconds(lambda a=a, b=b: a @ b, rounds=5)
+    torch.set_float32_matmul_precision("highest")
+    return Card(torch.cuda.get_device_name(), copy, rates)
+
+
+def weights_of(shape: NetworkShape) -> int:
+    """Multiplications of one row through the network."""
+    named = dict(zip(layout(shape).names, layout(shape).shapes, strict=True))
+    return sum(torch.Size(s).numel() for name, s in named.items() if "gain" not in name and "bias" not in name)
+
+
+def activations_of(shape: NetworkShape) -> int:
+    """Values that one row must write and read once: each layer's output (no logits)."""
+    return shape.channels + shape.hidden * (1 + 2 * shape.blocks)
+
+
+def learn_work(shape: NetworkShape, lanes: int, batch: int, size: int) -> tuple[float, float]:
+    """FLOPs and bytes of a learn step: three passes forward, one back (twice the work); optimizer state once."""
+    rows = lanes * batch
+    flops = 2.0 * weights_of(shape) * rows * 5
+    moved = layout(shape).size * lanes * 4 * 9 + activations_of(shape) * rows * size * (3 + 2) * 2
+    return flops, float(moved + rows * shape.features * 4 * 2)
+
+
+def policy_work(shape: NetworkShape, lanes: int, rows_each: int, size: int) -> tuple[float, float]:
+    """FLOPs and bytes of one pass of the network."""
+    rows = lanes * rows_each
+    moved = layout(shape).size * lanes * size + activations_of(shape) * rows * size * 2 + rows * shape.features * 4
+    return 2.0 * weights_of(shape) * rows, float(moved)
+
+
+def kernels(call: Callable[[], Any], steps: int) -> str:
+    """Time by kernel, microseconds a step."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    found = [(e.self_device_time_total / steps, e.count / steps, e.key) for e in seen.key_averages()]
+    found = sorted((f for f in found if f[0] > 0), reverse=True)
+    total, count = sum(f[0] for f in found), sum(f[1] for f in found)
+    lines = [f"{total:9.1f} us {count:6.1f} kernels"]
+    return "\n".join(lines + [f"{us:9.1f} us {n:6.1f} x {key[:110]}" for us, n, key in found])
+
+
+def write(out: Path, card: Card, rows: list[Row]) -> None:
+    """Results as JSON (name -> value) and as a table."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    values: dict[str, Any] = {"card": card.name, "torch": torch.__version__, "copy_bytes_per_s": card.copy_bytes_per_s}
+    values |= {f"matmul_{name}_flops": rate for name, rate in card.matmul_flops.items()}
+    lines = [
+        f"# {card.name}, torch {torch.__version__}",
+        "",
+        f"Copy {card.copy_bytes_per_s / 1e12:.2f} TB/s; matrix products "
+        + ", ".join(f"{name} {rate / 1e12:.0f} TFLOP/s" for name, rate in card.matmul_flops.items())
+        + ". Times are medians of graph replays.",
+        "",
+        "| what | step, us | rate | unit | floor FLOPs, us | floor bytes, us | floor / ours |",
+        "|---|---:|---:|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        matmul = card.matmul_flops[next((p for p in card.matmul_flops if p in row.what), "tf32")]
+        by_flops, by_bytes = row.flops / matmul, row.bytes / card.copy_bytes_per_s
+        values[row.what] = row.per_second
+        lines.append(
+            f"| {row.what} | {row.seconds * 1e6:,.1f} | {row.per_second:,.0f} | {row.unit} | {by_flops * 1e6:,.1f} | "
+            f"{by_bytes * 1e6:,.1f} | {max(by_flops, by_bytes) / row.seconds:.2f} |"
+        )
+    out.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    out.with_suffix(".json").write_text(json.dumps(values, indent=1))
+
+
+if __name__ == "__main__":
+    main()

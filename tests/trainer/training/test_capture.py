@@ -1,0 +1,147 @@
+"""Captured steps (S43): replays do what eager steps do, draw afresh and hear of changed hyperparameters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.lanes.tree import flatten, map_tensors
+from trainer.training.capture import LADDER, Parts, Steps, capacity_of, matmul_precision
+from trainer.training.group import LaneGroup
+from trainer.training.lane_state import LaneState
+from trainer.training.prepare import Prepared, prepare
+
+from .conftest import CPU, tiny
+from .test_independence import neighbours
+
+GPU = torch.device("cuda")
+cuda = pytest.mark.cuda
+LANES = 8
+
+
+def test_a_gpu_group_takes_the_next_size_of_the_ladder_and_a_cpu_group_none() -> None:
+    assert [capacity_of(lanes, GPU) for lanes in (0, 1, 2, 8, 9, 97, 128, 129)] == [0, 1, 8, 8, 16, 128, 128, 256]
+    assert [capacity_of(lanes, CPU) for lanes in (0, 3, 129)] == [0, 3, 129]
+    assert sorted(LADDER) == list(LADDER)
+
+
+def test_steps_on_the_cpu_backtest_like_the_eager_rollout(prepared: Prepared) -> None:
+    group = LaneGroup(tiny(), prepared, CPU)
+    group.admit("a", tiny())
+    group.advance()
+    run = Steps(Parts(group.setting), group.state, group.validation_steps, capture=False).rollout()
+    assert_equal(run, group.greedy_rollout(group.state))
+
+
+@pytest.fixture(scope="module")
+def on_gpu() -> Prepared:
+    return prepare(tiny(), GPU)
+
+
+def state_of(prepared: Prepared, **changes: object) -> tuple[LaneGroup, LaneState]:
+    """A full group of lanes that have collected and learned for an epoch."""
+    group = LaneGroup(tiny(**changes), prepared, GPU)
+    for index, config in enumerate(neighbours(LANES)):
+        group.admit(str(index), config.model_copy(update={"training": group.setting.training}), folds=[1])
+    group.advance()
+    return group, group.state
+
+
+def assert_equal(one: object, other: object) -> None:
+    named = flatten(other)
+    assert [name for name, tensor in flatten(one).items() if not torch.equal(tensor, named[name])] == []
+
+
+@cuda
+def test_replays_have_the_bits_of_eager_steps(on_gpu: Prepared) -> None:
+    group, state = state_of(on_gpu)
+    copy = map_tensors(torch.clone, state)
+    captured = Steps(Parts(group.setting), state, group.validation_steps, capture=True)
+    eager = Steps(Parts(group.setting), copy, group.validation_steps, capture=False)
+    assert_equal(state, copy)  # capturing changed nothing
+    for steps in (captured, eager):
+        with_precision(group, steps)
+    assert_equal(state, copy)
+    assert_equal(captured.rollout(), eager.rollout())
+
+
+def with_precision(group: LaneGroup, steps: Steps) -> None:
+    with matmul_precision(group.setting.training.precision):
+        steps.collect(4)
+        steps.learn(4)
+
+
+@cuda
+def test_each_replay_draws_fresh_numbers(on_gpu: Prepared) -> None:
+    group, state = state_of(on_gpu)
+    steps = Steps(Parts(group.setting), state, group.validation_steps, capture=True)
+    with torch.no_grad():
+        state.agent.epsilon_start_L.fill_(1.0)
+        state.agent.epsilon_end_L.fill_(1.0)
+    steps.collect(8)
+    ring = state.replay.ring
+    actions = ring.action_LTE4[:, -8:].cpu()
+    assert len({actions[:, step].numpy().tobytes() for step in range(8)}) == 8
+    assert len({actions[lane].numpy().tobytes() for lane in range(LANES)}) == LANES
+
+
+@cuda
+def test_a_hyperparameter_changed_between_replays_takes_effect(on_gpu: Prepared) -> None:
+    group, state = state_of(on_gpu)
+    steps = Steps(Parts(group.setting), state, group.validation_steps, capture=True)
+    state.agent.lr_L[3] = 0.0
+    before = state.params_LD.clone()
+    steps.learn(2)
+    moved_L = (state.params_LD != before).any(-1).tolist()
+    assert moved_L == [lane != 3 for lane in range(LANES)]
+
+
+@cuda
+def test_lanes_that_fit_join_and_leave_without_another_capture(on_gpu: Prepared) -> None:
+    group = LaneGroup(tiny(), on_gpu, GPU)
+    group.admit("a", tiny(), folds=[0, 1])
+    group.advance()
+    assert group.capacity == 8
+    first = group._steps
+    group.admit("b", tiny(seed=3))
+    group.advance()
+    group.evict("a")
+    group.admit("c", tiny(seed=4))
+    reports = group.advance()
+    assert [report.trial_id for report in reports] == ["b", "c"]
+    assert group._steps is first
+    group.evict("b")
+    group.admit("d", tiny(seed=5), folds=[0])
+    assert group.lanes == 4
+    group.evict("c")
+    group.advance()
+    assert group.capacity == 1
+
+
+@cuda
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_compiled_step_agrees_with_the_eager_one(on_gpu: Prepared, precision: str) -> None:
+    group, state = state_of(on_gpu, **{"training.precision": precision})
+    compiled = group.setting.training.model_copy(update={"compile": True})
+    parts = Parts(type(group.setting)(**{**vars(group.setting), "training": compiled}))
+    for _ in range(3):  # from the same state each time: one flipped action would part two long runs
+        copy = map_tensors(torch.clone, state)
+        fast = Steps(parts, copy, group.validation_steps, capture=True)
+        slow = Steps(Parts(group.setting), state, group.validation_steps, capture=False)
+        for steps in (fast, slow):
+            with_precision(group, steps)
+        ours, theirs = flatten(copy), flatten(state)
+        loose = 2e-2 if precision == "bf16" else 1e-4
+        for name in ("params_LD", "target_LD", "signals.loss_L", "signals.q_gap_L"):
+            torch.testing.assert_close(ours[name], theirs[name], atol=loose, rtol=loose)
+        same = (ours["replay.ring.action_LTE4"] == theirs["replay.ring.action_LTE4"]).double().mean()
+        assert same > 0.999
+
+
+@cuda
+def test_bf16_learns_like_float32_over_a_few_steps(on_gpu: Prepared) -> None:
+    def loss(precision: str) -> torch.Tensor:
+        group, _ = state_of(on_gpu, **{"training.precision": precision})
+        return torch.tensor([next(iter(r.folds)).training["loss"] for r in group.advance()])
+
+    torch.testing.assert_close(loss("bf16"), loss("float32"), atol=5e-2, rtol=5e-2)
