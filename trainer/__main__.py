@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from trainer.errors import UserError
 
@@ -28,15 +29,28 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            return _hang_up()
+        print(f"error: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+        return 2
+
+
+def _hang_up() -> int:
+    """Whoever read the output has seen enough: say nothing more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+class _Parser(argparse.ArgumentParser):
+    """Faults of the command line are told in one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer", description="Run one walk-forward trial (see also: evaluate, inspect)."
-    )
+    parser = _Parser(prog="python -m trainer", description="Run one walk-forward trial (see also: evaluate, inspect).")
     parser.add_argument("profile", nargs="?", help="profile name or TOML file")
     _add_config_options(parser)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -51,6 +65,8 @@ def _run(arguments: Sequence[str]) -> int:
         parser.error(
             "--resume continues with the trial's own configuration: no --set, --data, --seed or --out beside it"
         )
+    if options.track == "":
+        parser.error("--track: give an MLflow URI, for example sqlite:///mlflow.db or http://host:5000")
     if options.seed is not None:
         options.set.append(f"seed={options.seed}")
     from trainer.commands.run import run
@@ -59,7 +75,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m trainer evaluate", description="Run trained policies over any data, with a stress table."
     )
     parser.add_argument("policy", type=Path, help="a trial's folder, or one policy of it")
@@ -73,7 +89,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
 
 
 def _inspect(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m trainer inspect", description="Say what was read from data and how it would be cut."
     )
     parser.add_argument("profile", nargs="?", default="smoketest", help="profile whose folds and features are used")

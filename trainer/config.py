@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -59,7 +59,7 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> TrialConfig:
     tree.pop("sweep", None)  # the search's part of a profile; `search` reads it
     for override in overrides:
         apply_override(tree, override)
-    return validate(TrialConfig, tree, where=str(path))
+    return validate(TrialConfig, tree, where=str(path), overrides=overrides)
 
 
 def profile_path(profile: str) -> Path:
@@ -114,23 +114,26 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def validate(model: type[M], tree: dict[str, Any], *, where: str) -> M:
-    """Build ``model`` from a parsed tree; every fault becomes one :class:`UserError` that names its key."""
+def validate(model: type[M], tree: dict[str, Any], *, where: str, overrides: Sequence[str] = ()) -> M:
+    """Build ``model`` from a parsed tree; every fault becomes one :class:`UserError` that names its key and origin."""
+    origins = {override.partition("=")[0].strip(): f"--set {override}" for override in overrides}
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        raise UserError("; ".join(_explain(model, dict(e), where) for e in error.errors())) from error
+        raise UserError("; ".join(_explain(model, dict(e), where, origins) for e in error.errors())) from error
 
 
-def _explain(model: type[BaseModel], error: dict[str, Any], where: str) -> str:
+def _explain(model: type[BaseModel], error: dict[str, Any], where: str, origins: Mapping[str, str]) -> str:
     location = [str(part) for part in error["loc"]]
     key = ".".join(location)
+    where = next((origin for set_key, origin in origins.items() if f"{key}.".startswith(f"{set_key}.")), where)
     if error["type"] == "extra_forbidden":
         names = _names_at(model, location[:-1])
         near = difflib.get_close_matches(location[-1], names, n=1, cutoff=0.0)
         return f"{where}: unknown key '{key}'; did you mean '{'.'.join([*location[:-1], *near])}'?"
     message = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {key or 'config'} = {error['input']!r}: {message[:1].lower()}{message[1:]}"
+    value = "" if isinstance(error["input"], (Mapping, BaseModel)) else f" = {error['input']!r}"
+    return f"{where}: {key or 'config'}{value}: {message[:1].lower()}{message[1:]}"
 
 
 def _names_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Field kinds of the configuration models.
 
-Every number in a config says whether it is *dynamic* (lives in an ``[L]`` tensor and may differ between the lanes of one
-group) or *static* (shapes tensors or fixes control flow: lanes that differ in it belong to different groups), and in
-which unit it is counted. No torch here: thin clients read configs too.
+Every number in a config says whether it is *dynamic* (lives in an ``[L]`` tensor and may differ between the lanes of
+one group) or *static* (shapes tensors or fixes control flow: lanes that differ in it belong to different groups), and
+in which unit it is counted. No torch here: thin clients read configs too.
 """
 
 from __future__ import annotations
@@ -10,14 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
+
+NUMBERS = (int, float, int | None, float | None)
+"""Annotations of the fields that hold a number."""
 
 
 class Frozen(BaseModel):
     """Base of all config models: immutable, unknown keys refused, defaults validated, NaN and infinity refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_flag_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = cls.model_fields[info.field_name].annotation if info.field_name is not None else None
+        if isinstance(value, bool) and kind in NUMBERS:
+            raise ValueError("a number is right, not a flag")
+        return value
 
 
 def dynamic(default: float | int, *, unit: str, doc: str, **bounds: Any) -> Any:

@@ -255,6 +255,7 @@ def connect(uri: str) -> Any:
     """An MLflow client that fails within seconds where nobody answers."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(tracking_uri=uri)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
-from trainer.commands.options import choose_device, data_overrides
+from trainer.commands.options import choose_device, data_overrides, make_console
 from trainer.config import TrialConfig, apply_override, validate
 from trainer.env.state import make_params
 from trainer.errors import UserError
@@ -24,8 +24,8 @@ from trainer.evaluation.policy import greedy_policy
 from trainer.lanes.tree import take
 from trainer.market.build import to_market
 from trainer.market.features.compute import compute_features, mirror_view
-from trainer.market.folds import Range
-from trainer.market.sources.read import read_source
+from trainer.market.folds import Range, split_holdout
+from trainer.market.sources.read import read_source, source_fingerprint
 from trainer.training.export import SavedPolicy, find_policies, load_policy, write_json
 from trainer.training.lane_state import slot_width, slots_of
 from trainer.training.prepare import choose_instrument
@@ -51,7 +51,9 @@ STRESSES = (
 def evaluate(options: argparse.Namespace) -> int:
     """Print the stress table of every policy and write it as JSON if asked."""
     device = choose_device(options.device)
-    console = Console(soft_wrap=True)
+    if options.out is not None and not options.out.absolute().parent.is_dir():
+        raise UserError(f"--out {options.out}: no such folder to write into")
+    console = make_console()
     rows = []
     for folder in find_policies(options.policy):
         saved = load_policy(folder, device)
@@ -71,13 +73,19 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def stress(saved: SavedPolicy, config: TrialConfig, device: torch.device) -> list[BacktestMetrics]:
-    """Backtest one policy over all bars of ``config``'s market, once per stress.
+    """Backtest one policy over the bars of ``config``'s market, once per stress.
+
+    All bars of other data; of the data it was trained on, those after its train range and before the holdout, which is
+    nobody's to look at here.
 
     Raises:
-        UserError: the data do not give the features that the policy was trained on.
+        UserError: the data do not give the features that the policy was trained on, or too few bars.
     """
     instrument = choose_instrument(config.market)
     table = read_source(config.market, instrument).table
+    own = saved.data == source_fingerprint(config.market, instrument)
+    if own:
+        table, _ = split_holdout(table, saved.config.folds)
     features = compute_features(table, config.market.features)
     if features.names != saved.features:
         missing = sorted(set(saved.features) - set(features.names))
@@ -87,9 +95,12 @@ def stress(saved: SavedPolicy, config: TrialConfig, device: torch.device) -> lis
     market = to_market(
         table, features.values_NF, mirror_view(features.specs), instrument, config.env.allow_overnight, device
     )
-    bars = Range(features.warmup_bars, len(table))
+    seen = int(np.searchsorted(table.time_N, saved.trained_until_ns, side="right")) if own else 0
+    bars = Range(max(features.warmup_bars, seen), len(table))
     if bars.end - bars.start < 2:
-        raise UserError(f"{len(table)} bars are too few: features need {features.warmup_bars} to warm up")
+        raise UserError(
+            f"{len(table)} bars are too few: features take {features.warmup_bars} to warm up, {seen} were trained on"
+        )
     slots = slots_of(config, table.session_N, bars)
     lanes = torch.zeros(len(STRESSES), dtype=torch.int64, device=device)
     policy = take(saved.policy, lanes)

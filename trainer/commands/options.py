@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from trainer.errors import UserError
 from trainer.market.sources.read import is_pair, kind_of
@@ -23,6 +25,11 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cpu":
         torch.set_num_threads(1)
     return device
+
+
+def make_console() -> Console:
+    """Where people read: paths are printed as they are; tables keep their columns where nobody says how wide it is."""
+    return Console(soft_wrap=True, markup=False, highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def data_overrides(data: Path | None) -> list[str]:

@@ -27,8 +27,9 @@ class Progress:
         if not self._head_printed:
             names = " ".join(f"{f'fold {fold.fold}':>8}" for fold in report.folds)
             self._console.print(
-                f"[bold]{'epoch':>7} {'loss':>8} {'Q-gap':>8} {'health':>7}   val Sharpe {names}"
-                f"   {'env/s':>8} {'grad/s':>7}   seconds ({', '.join(PHASES)})"
+                f"{'epoch':>7} {'loss':>8} {'Q-gap':>8} {'health':>7}   val Sharpe {names}"
+                f"   {'env/s':>8} {'grad/s':>7}   seconds ({', '.join(PHASES)})",
+                style="bold",
             )
             self._head_printed = True
         training, seconds = self._config.training, report.phase_seconds
@@ -39,8 +40,7 @@ class Progress:
             f"{report.epoch:>3}/{training.epochs:<3} {mean(f['loss'] for f in folds):8.3f} "
             f"{mean(f['q_gap'] for f in folds):8.4f} {mean(f['health'] for f in folds):7.2f}"
             f"{'':14}{sharpes}   {steps:8,.0f} {gradients:7,.0f}"
-            f"   {' '.join(f'{seconds[phase]:6.2f}' for phase in PHASES)}",
-            highlight=False,
+            f"   {' '.join(f'{seconds[phase]:6.2f}' for phase in PHASES)}"
         )
 
 
@@ -66,7 +66,6 @@ def print_result(result: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     throughput = result["throughput"]
     console.print(
-        f"score {result['score']:.3f} (median over folds of the last epochs' mean)   wall {result['wall_seconds']:.1f} s   "
-        f"{throughput['env_steps_per_s']:,.0f} env steps/s   {throughput['grad_steps_per_s']:,.0f} gradient steps/s",
-        highlight=False,
+        f"score {result['score']:.3f} (median over folds of the last epochs' mean)   "
+        f"wall {result['wall_seconds']:.1f} s   {throughput['env_steps_per_s']:,.0f} env steps/s   {throughput['grad_steps_per_s']:,.0f} gradient steps/s"
     )

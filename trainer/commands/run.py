@@ -13,7 +13,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from trainer.commands.options import choose_device, data_overrides
+from trainer.commands.options import choose_device, data_overrides, make_console
 from trainer.commands.progress import Progress, print_result
 from trainer.config import TrialConfig, load_config
 from trainer.fields import walk
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 def run(options: argparse.Namespace) -> int:
     """Run or resume a trial; returns the exit code."""
-    console = Console(soft_wrap=True)
+    console = make_console()
     if options.resume is not None:
         out = Path(options.resume)
         config = open_trial(out)
@@ -41,8 +41,7 @@ def run(options: argparse.Namespace) -> int:
     trial = Trial(config, out, device, resume=options.resume is not None)
     console.print(
         f"trial in {out} on {device}: {len(trial.prepared.folds)} folds, {len(trial.prepared.table):,} bars, "
-        f"{len(trial.prepared.features.names)} features",
-        highlight=False,
+        f"{len(trial.prepared.features.names)} features"
     )
     progress = Progress(config, console)
     with _tracked(options.track, config, out, trial) as track, _interruptible(console) as stop:

@@ -83,7 +83,7 @@ def draw(table: BarTable, instrument: Instrument, path: Path, ranges: Sequence[R
         f"{len(found.rolls)} rolls"
     )
     _date_ticks(volume, table, instrument)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, format="png")
 
 
 def _source_lines(table: BarTable, report: QualityReport, instrument: Instrument) -> list[str]:

@@ -24,14 +24,22 @@ _TENSORS, _MANIFEST = "tensors.safetensors", "manifest.json"
 
 
 def save(folder: Path, record: Any, manifest: dict[str, Any]) -> None:
-    """Write a record of tensors and a JSON manifest to ``folder``, replacing what is there in one rename."""
+    """Write a record of tensors and a JSON manifest to ``folder``, replacing what is there in one rename.
+
+    Raises:
+        UserError: the disk is full or not writable.
+    """
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in flatten(record).items()}
-    save_file(tensors, temporary / _TENSORS)
-    content = {"format": FORMAT, "sha256": _digest(temporary / _TENSORS), **manifest}
-    (temporary / _MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    try:
+        save_file(tensors, temporary / _TENSORS)
+        content = {"format": FORMAT, "sha256": _digest(temporary / _TENSORS), **manifest}
+        (temporary / _MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(f"{folder}: cannot be written ({error}); nothing of it is left, what was there is") from error
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
 

@@ -18,7 +18,9 @@ from trainer.errors import UserError
 from trainer.evaluation.metrics import BacktestPath
 from trainer.evaluation.policy import Policy
 from trainer.lanes.tree import take
+from trainer.market.sources.read import source_fingerprint
 from trainer.training.checkpoint import latest, load, read_manifest, save
+from trainer.training.prepare import choose_instrument
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class SavedPolicy:
     order_flow: tuple[int, ...]
     fold: int
     trained_until_ns: int  # end of the last bar of its train range
+    data: str  # fingerprint of the bars it was trained and validated on, holdout included
 
     @property
     def shape(self) -> NetworkShape:
@@ -45,9 +48,10 @@ class SavedPolicy:
 
 def save_policies(folder: Path, policy: Policy, config: TrialConfig, folds: list[int], about: dict[str, Any]) -> None:
     """Write ``folder/fold_<k>`` for every lane of ``policy``."""
+    data = source_fingerprint(config.market, choose_instrument(config.market))
     for lane, fold in enumerate(folds):
         one = take(policy, torch.tensor([lane], device=policy.params_LD.device))
-        manifest = {"config": config.model_dump(mode="json"), "fold": fold, **about}
+        manifest = {"config": config.model_dump(mode="json"), "fold": fold, "data": data, **about}
         manifest["trained_until_ns"] = about["trained_until_ns"][lane]
         save(folder / f"fold_{fold}", one, manifest)
 
@@ -69,6 +73,7 @@ def load_policy(folder: Path, device: torch.device) -> SavedPolicy:
         order_flow=tuple(manifest["order_flow"]),
         fold=int(manifest["fold"]),
         trained_until_ns=int(manifest["trained_until_ns"]),
+        data=str(manifest["data"]),
     )
     loaded = load(folder, saved.policy, device)
     return SavedPolicy(**{**vars(saved), "policy": loaded})

@@ -56,12 +56,22 @@ def source_files(config: MarketConfig) -> list[Path]:
 
 
 def kind_of(path: Path) -> Literal["bars", "dbn", "exchange_json"]:
-    """What a path holds by its names: DBN by ``.dbn``, raw messages by ``.json`` or a bare ``.gz``, else bars."""
+    """What a path holds by its names: DBN by ``.dbn``, raw messages by ``.json`` or a bare ``.gz``, bars by theirs.
+
+    Raises:
+        UserError: the names say none of these.
+    """
     inside = list(path.iterdir()) if path.is_dir() else [path]
     if any(each.name.endswith((".dbn", ".dbn.zst")) for each in inside):
         return "dbn"
-    raw = path.is_file() and path.suffix in RAW_SUFFIXES and not is_bar_file(path)
-    return "exchange_json" if raw else "bars"
+    if is_pair(path) or any(is_bar_file(each) for each in inside):
+        return "bars"
+    if path.is_file() and path.suffix in RAW_SUFFIXES:
+        return "exchange_json"
+    raise UserError(
+        f"{path}: holds no data that are read here: bars are .parquet, .csv or .csv.gz, order books .dbn or .dbn.zst, "
+        f"raw messages {', '.join(RAW_SUFFIXES)}"
+    )
 
 
 def data_path(config: MarketConfig) -> Path:
