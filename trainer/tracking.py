@@ -3,7 +3,7 @@
 Every record is appended to a journal file (JSON lines) on local disk and shipped to MLflow in batches by one thread. So
 the trainer never waits for the server, memory stays bounded however long the server is away, and what a crash left
 unshipped is shipped by the next process that opens the journal. Timestamps are taken when a value is recorded: shipping
-a line twice changes nothing. Runs are found by their tags, never by a remembered id, so a resumed trial continues its run.
+a line twice changes nothing. Runs are found by their tags, never by a remembered id: a resumed trial continues its own.
 
 No torch here: thin clients track too.
 """
@@ -270,7 +270,8 @@ def check_uri(uri: str) -> None:
     try:
         connect(uri).search_experiments(max_results=1)
     except Exception as error:
-        reason = str(error).splitlines()[0][:200]
+        secret = urlsplit(uri).netloc.rpartition("@")[0]
+        reason = str(error).splitlines()[0].replace(f"{secret}@", "")[:200]
         raise UserError(f"tracking server {redact(uri)}: no answer ({reason}); start it or name another one") from error
 
 

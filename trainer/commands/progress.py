@@ -64,8 +64,9 @@ def print_result(result: Mapping[str, Any], console: Console) -> None:
             str(fold["best_epoch"]),
         )
     console.print(table)
-    throughput = result["throughput"]
+    rate = result["throughput"]
     console.print(
         f"score {result['score']:.3f} (median over folds of the last epochs' mean)   "
-        f"wall {result['wall_seconds']:.1f} s   {throughput['env_steps_per_s']:,.0f} env steps/s   {throughput['grad_steps_per_s']:,.0f} gradient steps/s"
+        f"wall {result['wall_seconds']:.1f} s   {rate['env_steps_per_s']:,.0f} env steps/s   "
+        f"{rate['grad_steps_per_s']:,.0f} gradient steps/s"
     )
