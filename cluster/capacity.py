@@ -14,6 +14,7 @@ import torch
 from cluster.config import PoolConfig
 from cluster.protocol import Offer
 from trainer.lanes.tree import flatten
+from trainer.training.capture import LADDER, capacity_of
 from trainer.training.lane_state import LaneState
 
 CPU_LANES = 32
@@ -65,19 +66,35 @@ class Capacity:
             lanes: resident lanes by signature.
             leaving: those of them that leave at the next boundary.
         """
-        most = (
-            self.config.lanes if self.config.lanes is not None else CPU_LANES if self.device.type == "cpu" else 1 << 30
-        )
         costs = {s: self._cost(s) for s in self._state_bytes if s in self._work_bytes or self.device.type == "cpu"}
         staying = {signature: count - leaving.get(signature, 0) for signature, count in lanes.items()}
-        used = sum(costs.get(signature, 0) * count for signature, count in staying.items())
+        used = {s: costs.get(s, 0) * capacity_of(count, self.device) for s, count in staying.items()}
+        budget = int(self._budget(lanes))
+        free = budget - sum(used.values())
+        limit = {s: self._rows(free + used.get(s, 0), cost) for s, cost in costs.items() if cost}
+        for signature, most in self._limit.items():
+            limit[signature] = min(most, limit.get(signature, most))
         return Offer(
-            lanes=most - sum(staying.values()),
-            bytes_free=int(self._budget(lanes) - used),
+            lanes=self._most() - sum(staying.values()),
+            bytes_free=free,
             lane_bytes=costs,
-            lane_limit=dict(self._limit),
+            lane_limit=limit,
             groups=tuple(signature for signature, count in lanes.items() if count),
         )
+
+    def _most(self) -> int:
+        if self.config.lanes is not None:
+            return self.config.lanes
+        return CPU_LANES if self.device.type == "cpu" else 1 << 30
+
+    def _rows(self, free: int, cost: int) -> int:
+        """Most lanes whose group, idle rows included, fits into ``free`` bytes."""
+        rows = max(free, 0) // cost
+        if self.device.type != "cuda":
+            return rows
+        if rows >= LADDER[-1]:
+            return rows // LADDER[-1] * LADDER[-1]
+        return max((size for size in LADDER if size <= rows), default=0)
 
     def _cost(self, signature: str) -> int:
         state = self._state_bytes[signature]

@@ -42,9 +42,10 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
 
-    def metrics(self, run: RunKey, values: Mapping[str, float], step: int) -> None:
-        """Record numbers of one step; those that are not finite are left out."""
-        self._record(run, {"metrics": {k: float(v) for k, v in values.items() if math.isfinite(v)}, "step": step})
+    def metrics(self, run: RunKey, values: Mapping[str, float], step: int, time_ms: int | None = None) -> None:
+        """Record numbers of one step, those that are finite. Recorded again with the same time they change nothing."""
+        finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        self._record(run, {"metrics": finite, "step": step, **({} if time_ms is None else {"time_ms": time_ms})})
 
     def params(self, run: RunKey, values: Mapping[str, Any]) -> None:
         """Record the values a run was started with."""

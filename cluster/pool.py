@@ -19,8 +19,10 @@ dies, pool and trainers end, and what came after the last checkpoints is lost. N
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from cluster.journal import Journal, JournalShipper, TrackingTarget
 from cluster.pool_state import PoolState
 from cluster.protocol import News, Orders, RungReport, StopReason, TrialRequest
 from cluster.resources import Slots, trainer_resources
+from cluster.retention import Retention
 from cluster.trainer_actor import TrainerActor
 from trainer.config import TrialConfig, validate
 from trainer.errors import UserError
@@ -46,7 +49,7 @@ WATCH_S = 2.0
 """How often the cluster is looked at for new nodes."""
 START_GRACE_S = 60.0
 """A trainer that has not joined after this long is not counted on when lanes are spread."""
-MOST_FAILED_STARTS = 8
+MOST_FAILED_STARTS = 5
 """Trainers that may die one after the other before any joins; then the pool gives up instead of waiting for ever."""
 
 
@@ -160,7 +163,8 @@ class LanePool:
         self.sweep_dir, self.config, self.tracking, self.name = Path(sweep_dir), config, tracking, name
         self.state = PoolState(config)
         self.slots = Slots(config)
-        self._changed = asyncio.Event()
+        self._news: dict[str, asyncio.Event] = {}  # by trial, where somebody waits
+        self._work = asyncio.Event()  # something may have come for trainers without work
         self._actors: dict[str, Any] = {}
         self._started_s: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -168,7 +172,7 @@ class LanePool:
         self._failure: str | None = None
         self._journal: Journal | None = None
         self._shipper: JournalShipper | None = None
-        self._finished: list[tuple[float, str]] = []  # (score, trial id) of trials whose checkpoint is kept
+        self._retention = Retention(self.sweep_dir / "trials", config.kept_trials)
         if tracking is not None:
             self._journal = Journal(self.sweep_dir / "tracking" / f"{name}.jsonl")
             self._shipper = JournalShipper(self.sweep_dir / "tracking", tracking)
@@ -196,7 +200,7 @@ class LanePool:
                 return report
             if self._failure is not None:
                 raise PoolError(self._failure)
-            await self._change()
+            await self._news.setdefault(trial_id, asyncio.Event()).wait()
 
     async def stop(self, trial_id: str, reason: StopReason) -> None:
         entry = self.state.entries.get(trial_id)
@@ -206,15 +210,17 @@ class LanePool:
         self.state.stop(trial_id)
         self._settle()
         if reason != "paused" and not self.state.draining:
-            await asyncio.to_thread(self._drop_checkpoints, trial_id, score)
+            await asyncio.to_thread(self._retention.ended, trial_id, score)
 
     async def drain(self, timeout_s: float) -> tuple[str, ...]:
         self.state.drain()
         self._settle()
         deadline = time.monotonic() + timeout_s
         while self.state.training and time.monotonic() < deadline:
-            await self._change(deadline - time.monotonic())
-        return self.state.training
+            await self._wait_for_work(deadline - time.monotonic())
+        late = self.state.give_up()
+        self._settle()
+        return late
 
     async def status(self) -> dict[str, Any]:
         starting = [name for name in self._actors if name not in self.state.trainers]
@@ -241,25 +247,29 @@ class LanePool:
         self._settle()
         deadline = time.monotonic() + IDLE_POLL_S
         while not news.offer.groups and orders == Orders() and time.monotonic() < deadline:
-            await self._change(deadline - time.monotonic())
+            await self._wait_for_work(deadline - time.monotonic())
             orders = self.state.exchange(trainer, News(news.offer), self._counted_on())
         return orders
 
     def _settle(self) -> None:
-        """Wake everybody who waits, and write down how trials ended."""
-        for trial_id, entry in self.state.entries.items():
-            if not entry.live and not entry.settled:
-                entry.settled = True
+        """Write down how trials ended, and wake whoever waits for news of them or for work."""
+        touched, self.state.touched = self.state.touched, set()
+        for trial_id in touched:
+            entry = self.state.entries.get(trial_id)
+            if entry is not None and not entry.live:
                 last = entry.reports[-1]
                 self._track_status(trial_id, "FINISHED" if last.final else "FAILED" if last.error else "KILLED")
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+            self._wake(trial_id)
+        work, self._work = self._work, asyncio.Event()
+        work.set()
 
-    async def _change(self, timeout_s: float | None = None) -> None:
-        try:
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
-        except TimeoutError:
-            return
+    def _wake(self, trial_id: str) -> None:
+        if trial_id in self._news:
+            self._news.pop(trial_id).set()
+
+    async def _wait_for_work(self, timeout_s: float) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._work.wait(), timeout_s)
 
     async def _watch(self) -> None:
         """Keep as many trainers as the cluster has room for, as nodes come and go."""
@@ -284,10 +294,13 @@ class LanePool:
         try:
             await actor.run.remote(ray.get_runtime_context().current_actor)
         except RayError as error:
-            if name not in self.state.trainers:
-                self._failed_starts += 1
-                if self._failed_starts >= MOST_FAILED_STARTS:
-                    self._failure = f"{MOST_FAILED_STARTS} trainers died before they joined; the last one: {error}"
+            if not self.state.draining:
+                print(f"{name} died: {error}", file=sys.stderr)
+            self._failed_starts += name not in self.state.trainers
+            if self._failed_starts >= MOST_FAILED_STARTS:
+                self._failure = f"{MOST_FAILED_STARTS} trainers died before they joined; the last one: {error}"
+                for trial_id in list(self._news):
+                    self._wake(trial_id)
         del self._actors[name], self._started_s[name]
         self.state.lost(name)
         self._settle()
@@ -305,18 +318,6 @@ class LanePool:
     def _track_status(self, trial_id: str, status: str) -> None:
         if self._journal is not None and self.tracking is not None:
             self._journal.status(self.tracking.run_of(trial_id), status)
-
-    def _drop_checkpoints(self, trial_id: str, score: float | None) -> None:
-        """Keep exact checkpoints of the best finished trials alone: those of all would fill the disk."""
-        from cluster.retention import drop_checkpoints
-
-        dropped = [trial_id]
-        if score is not None:
-            self._finished = sorted([*self._finished, (score, trial_id)], reverse=True)
-            dropped = [name for _, name in self._finished[self.config.kept_trials :]]
-            self._finished = self._finished[: self.config.kept_trials]
-        for name in dropped:
-            drop_checkpoints(self.sweep_dir / "trials" / name)
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -34,12 +34,17 @@ class Entry:
     attempt: int = 0
     epoch: int = 0
     losses: int = 0
-    settled: bool = False  # its run says how it ended
+    passed: int = 0  # rung past which its client asked for more
     reports: list[RungReport] = field(default_factory=list)  # rungs in order, then the one that ends it
 
     @property
     def live(self) -> bool:
         return self.phase != "ended"
+
+    @property
+    def wanted_epoch(self) -> int:
+        """The next rung of which nobody has said yet whether the trial goes on; numbers past it are not tracked."""
+        return next((rung for rung in self.request.rungs if rung > self.passed), self.request.rungs[-1])
 
 
 @dataclass
@@ -59,6 +64,7 @@ class PoolState:
         self.config = config
         self.entries: dict[str, Entry] = {}
         self.draining = False
+        self.touched: set[str] = set()  # trials with something new to tell; whoever tells it empties this
         self._trainers: dict[str, _Trainer] = {}
         self._submitted = self._attempts = 0
 
@@ -92,6 +98,7 @@ class PoolState:
             UserError: no such trial.
         """
         entry = self.entry(trial_id)
+        entry.passed = max(entry.passed, after)
         for report in entry.reports:
             if report.epoch > after or report.ends:
                 return report
@@ -100,6 +107,7 @@ class PoolState:
     def stop(self, trial_id: str) -> None:
         """Forget a trial, ended or not; what it trains beyond is discarded. It may be submitted again."""
         entry = self.entries.pop(trial_id, None)
+        self.touched.add(trial_id)
         trainer = None if entry is None else self._trainers.get(entry.trainer or "")
         if entry is not None and trainer is not None:
             trainer.stops[trial_id] = entry.lanes
@@ -129,7 +137,9 @@ class PoolState:
         if self.draining:
             return Orders(stop=tuple(stops), leave=True)
         chosen = self._choose(trainer_id, news.offer, sum(stops.values()), trainers)
-        return Orders(admit=tuple(self._admit(trainer_id, entry) for entry in chosen), stop=tuple(stops))
+        passed = {entry.request.trial_id: entry.passed for entry in self._of(trainer_id) if entry.passed}
+        admissions = tuple(self._admit(trainer_id, entry) for entry in chosen)
+        return Orders(admit=admissions, stop=tuple(stops), passed=passed)
 
     def joined(self, trainer_id: str) -> None:
         """A trainer is there."""
@@ -155,6 +165,13 @@ class PoolState:
         for entry in self.entries.values():
             if entry.phase == "waiting":
                 self._park(entry)
+
+    def give_up(self) -> tuple[str, ...]:
+        """Park what trainers still hold, as after their loss; returns those trials."""
+        late = self.training
+        for trial_id in late:
+            self._park(self.entries[trial_id])
+        return late
 
     @property
     def training(self) -> tuple[str, ...]:
@@ -202,6 +219,7 @@ class PoolState:
             self._end(entry, report)
         elif all(report.epoch > known.epoch for known in entry.reports):
             entry.reports.append(report)
+            self.touched.add(report.trial_id)
 
     def _current(self, trainer_id: str, attempt: int, trial_id: str) -> Entry | None:
         entry = self.entries.get(trial_id)
@@ -249,7 +267,8 @@ class PoolState:
     def _admit(self, trainer_id: str, entry: Entry) -> Admission:
         self._attempts += 1
         entry.phase, entry.trainer, entry.attempt = "training", trainer_id, self._attempts
-        return Admission(entry.request, entry.attempt, entry.epoch)
+        recorded = min(entry.epoch, entry.wanted_epoch)
+        return Admission(entry.request, entry.attempt, recorded, entry.passed)
 
     def _leave(self, entry: Entry) -> None:
         entry.phase, entry.trainer = "waiting", None
@@ -258,6 +277,7 @@ class PoolState:
         self._leave(entry)
         entry.reports.append(report)
         entry.phase = "ended"
+        self.touched.add(report.trial_id)
 
     def _park(self, entry: Entry) -> None:
         self._end(entry, RungReport(entry.request.trial_id, entry.epoch, None, parked=True))

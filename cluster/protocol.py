@@ -50,7 +50,8 @@ class Admission:
 
     request: TrialRequest
     attempt: int
-    recorded: int = 0  # epochs whose numbers an earlier trainer gave to tracking already
+    recorded: int = 0  # epochs whose numbers tracking has already
+    passed: int = 0  # epoch of the last rung past which the client asked for more
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Orders:
 
     admit: tuple[Admission, ...] = ()
     stop: tuple[str, ...] = ()
+    passed: Mapping[str, int] = field(default_factory=dict)  # trial id -> rung past which its client asked for more
     leave: bool = False
 
 

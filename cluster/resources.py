@@ -21,7 +21,8 @@ class Slots:
 
         listed: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         nodes = [node["Resources"] for node in listed if node["Alive"]]
-        self.gpus = self.config.trainer_gpus != 0.0 and any(node.get("GPU", 0.0) > 0 for node in nodes)
+        there = any(node.get("GPU", 0.0) > 0 for node in nodes)
+        self.gpus = there if self.config.trainer_gpus is None else self.config.trainer_gpus > 0.0
         rooms = [trainers_of(node, self.config, gpus=self.gpus) for node in nodes]
         self.per_node = max(max(rooms, default=1), 1)
         return self.config.trainers if self.config.trainers is not None else max(sum(rooms), 1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cluster.config import PoolConfig
-from cluster.journal import Journal
+from cluster.journal import Journal, TrackingTarget
 from cluster.protocol import Orders
-from trainer.tracking import RunKey
 
 
 class TrainerActor:
@@ -18,11 +18,13 @@ class TrainerActor:
         name: the trainer's name in this pool, never used twice.
         sweep_dir: the sweep's folder.
         config: limits.
-        journal: where per-epoch numbers are written for tracking, None for nowhere.
-        runs: makes the run of a trial from the sweep's id and parent.
+        slots: trainers that share a machine's memory.
+        tracking: where trials are tracked, None for nowhere.
     """
 
-    def __init__(self, name: str, sweep_dir: str, config: PoolConfig, slots: int, tracking: Any | None) -> None:
+    def __init__(
+        self, name: str, sweep_dir: str, config: PoolConfig, slots: int, tracking: TrackingTarget | None
+    ) -> None:
         import torch
 
         from cluster.trainer_loop import TrainerLoop
@@ -52,7 +54,6 @@ class TrainerActor:
             if not self.loop.idle:
                 self.loop.step()
 
-    def _record(self, trial_id: str, epoch: int, numbers: Any) -> None:
+    def _record(self, trial_id: str, epoch: int, numbers: Mapping[str, float], time_ms: int) -> None:
         if self._journal is not None and self._tracking is not None:
-            run: RunKey = self._tracking.run_of(trial_id)
-            self._journal.metrics(run, numbers, epoch)
+            self._journal.metrics(self._tracking.run_of(trial_id), numbers, epoch, time_ms)

@@ -18,7 +18,7 @@ import torch
 from cluster.capacity import Capacity
 from cluster.config import PoolConfig
 from cluster.protocol import Admission, News, Orders, RungReport
-from cluster.trial_folder import History, TrialFolder, history_entry, score_at
+from cluster.trial_folder import History, TrialFolder, history_entry, numbers_of, score_at
 from trainer.config import TrialConfig, validate, write_toml
 from trainer.errors import UserError
 from trainer.training import checkpoint
@@ -28,8 +28,8 @@ from trainer.training.lane_state import new_lanes, policy_of
 from trainer.training.prepare import Prepared, prepare
 from trainer.training.report import TrialReport
 
-Record = Callable[[str, int, Mapping[str, float]], None]
-"""Takes (trial id, epoch, numbers) for tracking."""
+Record = Callable[[str, int, Mapping[str, float], int], None]
+"""Takes (trial id, epoch, numbers, time in ms) for tracking. The same again changes nothing there."""
 
 
 @dataclass
@@ -40,7 +40,9 @@ class _Trial:
     folder: TrialFolder
     untrained: list[float] = field(default_factory=list)
     history: History = field(default_factory=list)
-    checkpointed: int = -1
+    checkpointed: int = 0
+    recorded: int = 0
+    passed: int = 0
 
     @property
     def trial_id(self) -> str:
@@ -49,6 +51,11 @@ class _Trial:
     @property
     def epoch(self) -> int:
         return int(self.history[-1]["epoch"]) if self.history else 0
+
+    @property
+    def wanted_epoch(self) -> int:
+        rungs = self.admission.request.rungs
+        return next((rung for rung in rungs if rung > self.passed), rungs[-1])
 
     @property
     def budget(self) -> int:
@@ -87,11 +94,16 @@ class TrainerLoop:
         for trial_id in orders.stop:
             if trial_id in self._trials:
                 self._evict(self._trials[trial_id])
+        for trial_id, epoch in orders.passed.items():
+            if trial_id in self._trials:
+                self._trials[trial_id].passed = epoch
+                self._record(self._trials[trial_id], self._trials[trial_id].wanted_epoch)
         for admission in orders.admit:
             self._admit(admission)
         if orders.leave:
             for trial in list(self._trials.values()):
                 self._checkpoint(trial)
+                self._record(trial, trial.epoch)
                 self._report(trial, RungReport(trial.trial_id, trial.epoch, None, parked=True))
                 self._evict(trial)
 
@@ -114,9 +126,8 @@ class TrainerLoop:
 
     def step(self) -> None:
         """One epoch of the group whose turn it is."""
-        signature = next(iter(self._groups))
-        group = self._groups.pop(signature)
-        self._groups[signature] = group
+        signature, group = next((s, g) for s, g in self._groups.items() if g.lanes)
+        self._groups[signature] = self._groups.pop(signature)
         lanes = group.lanes
         try:
             self.capacity.before_epoch()
@@ -125,16 +136,17 @@ class TrainerLoop:
         except torch.OutOfMemoryError as error:
             self._out_of_memory(group, str(error))
             return
+        capacity = group.capacity
         for report in reports:
-            self._finish_epoch(self._trials[report.trial_id], report)
+            self._finish_epoch(self._trials[report.trial_id], report, capacity)
 
-    def _finish_epoch(self, trial: _Trial, report: TrialReport) -> None:
-        training, rungs = trial.config.training, trial.admission.request.rungs
-        trial.history.append(history_entry(report))
-        scored = report.failed is None and report.epoch in rungs
-        score = {"score": score_at(trial.history, report.epoch, training.score_epochs)} if scored else {}
-        if report.epoch > trial.admission.recorded:
-            self.record(trial.trial_id, report.epoch, {**report.metrics(), "lanes": report.group_lanes, **score})
+    def _finish_epoch(self, trial: _Trial, report: TrialReport, capacity: int) -> None:
+        training = trial.config.training
+        trial.history.append(history_entry(report, capacity))
+        scored = report.failed is None and report.epoch in trial.admission.request.rungs
+        if scored:
+            trial.history[-1]["score"] = score_at(trial.history, report.epoch, training.score_epochs)
+        self._record(trial, trial.wanted_epoch)
         if report.failed is not None:
             error = f"epoch {report.epoch}: {report.failed}; lower agent.lr or look at the data"
             self._report(trial, RungReport(trial.trial_id, report.epoch, None, error=error))
@@ -167,9 +179,10 @@ class TrainerLoop:
         request, signature = admission.request, config.static_signature()
         group = self._groups.get(signature)
         if group is None:
+            self._drop_empty_groups()
             group = LaneGroup(config, self._prepare(config), self.device)
         folder = TrialFolder(self.sweep_dir / "trials" / request.trial_id)
-        trial = _Trial(admission, config, group, folder)
+        trial = _Trial(admission, config, group, folder, recorded=admission.recorded, passed=admission.passed)
         newest = folder.newest()
         if newest is not None:
             path, manifest = newest
@@ -187,12 +200,20 @@ class TrainerLoop:
         self.capacity.admitted(signature, group.state)
         self._groups[signature] = group
         self._trials[request.trial_id] = trial
+        self._record(trial, trial.wanted_epoch)
         if trial.epoch == trial.budget:
             self._export(trial)
             self._evict(trial)
         for rung in request.rungs:
             if rung <= trial.epoch:
                 self._report(trial, self._rung_report(trial, rung))
+
+    def _record(self, trial: _Trial, until: int) -> None:
+        """Give tracking the epochs up to ``until`` that it does not have."""
+        for entry in trial.history:
+            if trial.recorded < entry["epoch"] <= until:
+                self.record(trial.trial_id, entry["epoch"], numbers_of(entry), entry["time_ms"])
+                trial.recorded = entry["epoch"]
 
     def _prepare(self, config: TrialConfig) -> Prepared:
         """Market and folds, shared between signatures that agree on them."""
@@ -205,9 +226,15 @@ class TrainerLoop:
             self._prepared[key] = prepare(config, self.device)
         return self._prepared[key]
 
+    def _drop_empty_groups(self) -> None:
+        """Empty groups are kept for what they compiled, while there are not too many."""
+        for signature in [signature for signature, group in self._groups.items() if group.lanes == 0]:
+            if len(self._groups) >= self.capacity.config.groups:
+                del self._groups[signature]
+
     def _out_of_memory(self, group: LaneGroup, error: str) -> None:
         """The epoch broke off half-way: every trial of the group goes back to its checkpoint, and fewer come again."""
-        self.capacity.exceeded(group.signature, group.lanes)
+        lanes = group.lanes
         trials = [trial for trial in self._trials.values() if trial.group is group]
         alone = len(self._trials) == 1
         for trial in trials:
@@ -217,15 +244,15 @@ class TrainerLoop:
             else:
                 self._returned.append((trial.admission.attempt, trial.trial_id))
             self._evict(trial)
+        del self._groups[group.signature]
+        self.capacity.exceeded(group.signature, lanes)
 
     def _evict(self, trial: _Trial) -> None:
         trial.group.evict(trial.trial_id)
         del self._trials[trial.trial_id]
-        if trial.group.lanes == 0:
-            self._groups.pop(trial.group.signature, None)
 
     def _checkpoint(self, trial: _Trial) -> None:
-        if trial.checkpointed == trial.epoch or trial.epoch == 0:
+        if trial.checkpointed == trial.epoch:
             return
         manifest = {"untrained": trial.untrained, "history": trial.history}
         snapshot = trial.group.snapshot(trial.trial_id)
@@ -237,10 +264,10 @@ class TrainerLoop:
         return RungReport(
             trial.trial_id,
             epoch,
-            score_at(until, epoch, trial.config.training.score_epochs),
+            until[-1]["score"] if "score" in until[-1] else score_at(until, epoch, trial.config.training.score_epochs),
             folds=tuple(until[-1]["folds"]),
             final=epoch == trial.budget,
-            capacities=tuple(entry["lanes"] for entry in until),
+            capacities=tuple(entry["capacity"] for entry in until),
         )
 
     def _report(self, trial: _Trial, report: RungReport) -> None:
@@ -259,7 +286,7 @@ class TrainerLoop:
         save_policies(trial.folder.path / "policies" / "best", state.best.policy, trial.config, folds, about)
         result = {
             "trial_id": trial.trial_id,
-            "score": score_at(trial.history, trial.epoch, trial.config.training.score_epochs),
+            "score": trial.history[-1]["score"],
             "untrained_val_sharpe": trial.untrained,
             "best_epoch": state.best.epoch_L.tolist(),
             "epochs": trial.history,

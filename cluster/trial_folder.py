@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,24 +47,26 @@ class TrialFolder:
             staged.rename(self.path / staged.name)
         except OSError:  # there already: the same epoch of the same trial has the same bits
             shutil.rmtree(staged, ignore_errors=True)
-        staged.parent.rmdir()
+        shutil.rmtree(staged.parent, ignore_errors=True)
         for old in sorted(self.path.glob("epoch_*"))[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def drop_checkpoints(self) -> None:
-        """Remove everything that is only there to continue."""
-        for folder in [*self.path.glob("epoch_*"), *self.path.glob(".attempt_*")]:
-            shutil.rmtree(folder, ignore_errors=True)
 
-
-def history_entry(report: TrialReport) -> dict[str, Any]:
-    """One epoch as the manifest keeps it; ``lanes`` is the capacity at which it ran."""
+def history_entry(report: TrialReport, capacity: int) -> dict[str, Any]:
+    """One epoch as the manifest keeps it; ``capacity`` is that of the lane group in which it ran."""
     return {
         "epoch": report.epoch,
-        "lanes": report.group_lanes,
+        "time_ms": int(time.time() * 1000),
+        "capacity": capacity,
         "folds": [{"fold": fold.fold, **fold.numbers()} for fold in report.folds],
         "phase_seconds": dict(report.phase_seconds),
     }
+
+
+def numbers_of(entry: Mapping[str, Any]) -> dict[str, float]:
+    """``fold_0/val_sharpe`` and so on, as :meth:`trainer.training.report.TrialReport.metrics` names them."""
+    named = {f"fold_{f['fold']}/{name}": value for f in entry["folds"] for name, value in f.items() if name != "fold"}
+    return named | {"capacity": entry["capacity"], **({"score": entry["score"]} if "score" in entry else {})}
 
 
 def score_at(history: Sequence[Mapping[str, Any]], epoch: int, score_epochs: int) -> float:
