@@ -1,0 +1,121 @@
+"""What a person sees of a sweep: a line per trial that ended, one now and then about the rest, a table at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from search.results import Ledger, TrialRecord
+from search.searchers.base import Ending
+
+BEST_ROWS = 10
+STATUS_EVERY_S = 10.0
+
+
+class Progress:
+    """Prints as the sweep goes.
+
+    Args:
+        ledger: the sweep's trials.
+        trials: how many there will be.
+    """
+
+    def __init__(self, ledger: Ledger, trials: int, console: Console) -> None:
+        self._ledger, self._trials, self._console = ledger, trials, console
+        self._began_s = time.monotonic()
+        self._next_s = self._began_s + STATUS_EVERY_S
+
+    def trial(self, trial: TrialRecord) -> None:
+        """A trial reached a rung or ended."""
+        if trial.ending is None:
+            return
+        ended = sum(self._ledger.count(ending) for ending in Ending)
+        best = self._ledger.best
+        best_text = "" if best is None else f"   best {best.trial_id} {_score(best.score)}"
+        because = trial.because if trial.ending in (Ending.FAILED, Ending.INFEASIBLE) else _values(trial.values, 4)
+        self._console.print(
+            f"{_clock(self._began_s)} {ended:>5}/{self._trials} {trial.trial_id} {trial.ending.value:<10} "
+            f"epoch {trial.epoch:>4} score {_score(trial.score)}   {because}{best_text}",
+            highlight=False,
+        )
+
+    def status(self, pool: Mapping[str, Any]) -> None:
+        """The pool's account, printed where the last one is long enough ago."""
+        now = time.monotonic()
+        if now < self._next_s:
+            return
+        self._next_s = now + STATUS_EVERY_S
+        lanes = ", ".join(str(count) for count in pool["trainers"].values())
+        epochs = [trial["epoch"] for trial in pool["trials"].values() if trial["phase"] == "training"]
+        at = f", at epochs {min(epochs)} to {max(epochs)}" if epochs else ""
+        starting = f", {len(pool['starting'])} trainers starting" if pool["starting"] else ""
+        error = f", tracking waits: {pool['tracking_error']}" if pool["tracking_error"] else ""
+        self._console.print(
+            f"{_clock(self._began_s)} {pool['training']} trials train{at}, {pool['waiting']} wait; "
+            f"lanes by trainer: {lanes or 'none yet'}{starting}{error}",
+            highlight=False,
+        )
+
+
+def print_results(ledger: Ledger, folder: Path, tracking_uri: str, console: Console) -> None:
+    """The best trials, what became of all, and where to look."""
+    ranking = ledger.ranking()[:BEST_ROWS]
+    if ranking:
+        names = sorted({name for trial in ranking for name in trial.values})
+        table = Table(title="Best trials (score: median over folds of the net validation Sharpe)", title_justify="left")
+        for column in ("trial", "state", "epoch", "score", "folds"):
+            table.add_column(column, justify="right")
+        for name in names[:6]:
+            table.add_column(name.rpartition(".")[2], justify="right")
+        for trial in ranking:
+            folds = " ".join(_score(fold.get("val_sharpe")) for fold in trial.folds)
+            values = [_value(trial.values.get(name, "-")) for name in names[:6]]
+            state = "" if trial.ending is None else trial.ending.value
+            table.add_row(trial.trial_id, state, str(trial.epoch), _score(trial.score), folds, *values)
+        console.print(table)
+    counts = ", ".join(f"{ledger.count(ending)} {ending.value}" for ending in Ending if ledger.count(ending))
+    left = len(ledger.open_trials)
+    biased = sum(bool(trial.mechanical_folds) for trial in ledger.trials.values())
+    console.print(
+        f"{len(ledger.trials)} trials: {counts}{f', {left} not ended' if left else ''}"
+        + (f"; {biased} with mechanical bias, never selected" if biased else ""),
+        highlight=False,
+    )
+    if ledger.best is not None:
+        console.print(f"best trial: {ledger.best.trial_id}, again alone: python -m trainer --from-trial {folder} "
+                      f"{ledger.best.trial_id}", highlight=False, soft_wrap=True)  # fmt: skip
+    console.print(f"results: {folder / 'sweep.json'}", highlight=False, soft_wrap=True)
+    if tracking_uri:
+        console.print(f"MLflow: {tracking_uri}; look with: {ui_command(tracking_uri)}", highlight=False, soft_wrap=True)
+
+
+def ui_command(tracking_uri: str) -> str:
+    """How to open the UI on a tracking URI."""
+    if tracking_uri.startswith("http"):
+        return tracking_uri
+    if tracking_uri == f"sqlite:///{Path('runs').resolve() / 'mlflow.db'}":
+        return "make ui"
+    return f"mlflow ui --backend-store-uri {tracking_uri}"
+
+
+def _clock(began_s: float) -> str:
+    minutes, seconds = divmod(int(time.monotonic() - began_s), 60)
+    return f"{minutes:>3}:{seconds:02d}"
+
+
+def _values(values: Mapping[str, Any], most: int) -> str:
+    shown = [f"{name.rpartition('.')[2]}={_value(value)}" for name, value in list(values.items())[:most]]
+    return " ".join(shown) + (" ..." if len(values) > most else "")
+
+
+def _value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _score(score: float | None) -> str:
+    return f"{'-':>7}" if score is None else f"{score:7.3f}"
