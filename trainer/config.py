@@ -94,7 +94,7 @@ def write_toml(config: Frozen, path: Path) -> None:
 def apply_override(tree: dict[str, Any], override: str) -> None:
     """Set ``dotted.key=value`` in a parsed TOML tree."""
     key, separator, text = override.partition("=")
-    parts = key.strip().split(".")
+    parts = [part.strip() for part in key.split(".")]
     if not separator or not all(parts):
         raise UserError(f"--set {override}: write dotted.key=value, for example agent.lr=1e-4")
     node = tree
