@@ -1,4 +1,4 @@
-"""The agents of a trial beside what they have to beat: flat, buy-and-hold, random, untrained and, where known, the oracle."""
+"""The agents of a trial beside what they have to beat: flat, buy-and-hold, random, untrained, the oracle if known."""
 
 from __future__ import annotations
 

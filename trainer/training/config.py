@@ -38,6 +38,13 @@ class TrainingConfig(Frozen):
     )
     compile: bool = static(False, doc="compile the steps: minutes at the first start on a machine, then faster epochs")
 
+    gradient_norms: bool = static(
+        False, doc="report the gradient's norm at each stage of the network after every epoch"
+    )
+    find_not_finite: bool = static(
+        False, doc="stop at the first tensor of a learn step that is not finite and name it; slow, for hunting"
+    )
+
     @field_validator("episodes", "batch")
     @classmethod
     def _whole_blocks(cls, rows: int) -> int:

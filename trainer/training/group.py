@@ -25,6 +25,7 @@ from trainer.evaluation.policy import greedy_policy
 from trainer.lanes.tree import concat, map_tensors, put_, take
 from trainer.training.capture import Parts, Steps, capacity_of, matmul_precision
 from trainer.training.collect import Setting
+from trainer.training.diagnostics import gradient_norms, learn_watched
 from trainer.training.lane_state import LaneState, network_shape, new_lanes, policy_of, slots_of
 from trainer.training.prepare import Prepared
 from trainer.training.report import FoldReport, TrialReport, Validation
@@ -140,7 +141,10 @@ class LaneGroup:
             steps.collect(training.collect_steps)
             self._warm_support_(state)
         with self._timed(seconds, "learn"):
-            loss_L = steps.learn(training.learn_steps)
+            if training.find_not_finite:
+                loss_L = learn_watched(self.setting, state, training.learn_steps, self._owners())
+            else:
+                loss_L = steps.learn(training.learn_steps)
         with torch.no_grad():
             state.counters.epoch_L.add_(1)
             state.env_params.health_L.copy_(state.signals.health_L)
@@ -283,6 +287,14 @@ class LaneGroup:
         best.epoch_L.copy_(torch.where(better_L, state.counters.epoch_L, best.epoch_L))
         best.sharpe_L.copy_(sharpe_L)
 
+    def _owners(self) -> dict[int, str]:
+        """Who lives in each row that is not idle."""
+        return {
+            row: f"{resident.trial_id}, fold {fold}"
+            for resident in self.residents
+            for fold, row in zip(resident.folds, resident.lanes, strict=True)
+        }
+
     def _training_numbers(self, state: LaneState, loss_L: Tensor) -> dict[str, list[float]]:
         """Numbers of every lane by name, in one transfer from the device."""
         signals = state.signals
@@ -292,6 +304,8 @@ class LaneGroup:
         columns["sigma"] = popart.sigma(state.popart, state.agent)
         columns["support_low"], columns["support_high"] = state.support.atoms_LA[:, 0], state.support.atoms_LA[:, -1]
         columns["support_jumps"], columns["support_jump"] = state.support.jumps_L, state.support.jump_L
+        if self.setting.training.gradient_norms:
+            columns |= gradient_norms(self.setting, state)
         columns["epsilon"] = epsilon(state.counters.collect_L, state.agent)
         table_LM = torch.stack([column.double() for column in columns.values()], dim=-1).tolist()
         return {name: [row[index] for row in table_LM] for index, name in enumerate(columns)}

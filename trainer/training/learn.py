@@ -15,12 +15,12 @@ from torch import Tensor
 from trainer.agent import health, popart, support
 from trainer.agent.network import layout
 from trainer.agent.params import AgentParams
-from trainer.agent.td import td_loss
-from trainer.env.observe import observe
+from trainer.agent.td import TdLoss, td_loss
+from trainer.env.observe import Observation, observe
 from trainer.lanes.ops import lane_mean
 from trainer.lanes.optimizer import adam_step_, clip_, soft_update_
 from trainer.lanes.tree import copy_
-from trainer.replay.sample import reprioritise_, sample
+from trainer.replay.sample import Batch, reprioritise_, sample
 from trainer.training.collect import Setting
 from trainer.training.lane_state import LaneState
 
@@ -46,37 +46,62 @@ def store_priorities_(state: LaneState, seen: Learned) -> None:
     reprioritise_(state.replay, state.replay_params, seen.index_LB, seen.priority_LB)
 
 
-def improve_(setting: Setting, state: LaneState) -> Learned:
-    """All of a learn step but the priorities, which are left as they were drawn from."""
-    agent, counters, training = state.agent, state.counters, setting.training
+@dataclass(frozen=True)
+class Drawn:
+    """The transitions of a learn step with what was seen at both of their ends."""
+
+    batch: Batch
+    obs: Observation
+    next_obs: Observation
+
+
+def draw(setting: Setting, state: LaneState) -> Drawn:
+    """What the coming learn step learns from; changes nothing."""
+    training = setting.training
     batch = sample(
         state.replay,
         state.replay_params,
-        agent.gamma_L,
-        counters.seed_L,
-        counters.learn_L,
+        state.agent.gamma_L,
+        state.counters.seed_L,
+        state.counters.learn_L,
         training.batch,
         setting.n_step,
     )
     normaliser, market, window = state.fold.normaliser, setting.market, training.window
-    obs = observe(market, normaliser, batch.bar_LB, batch.mirror_LB, batch.portfolio_LBP, window)
-    next_obs = observe(market, normaliser, batch.next_bar_LB, batch.mirror_LB, batch.next_portfolio_LBP, window)
+    return Drawn(
+        batch=batch,
+        obs=observe(market, normaliser, batch.bar_LB, batch.mirror_LB, batch.portfolio_LBP, window),
+        next_obs=observe(market, normaliser, batch.next_bar_LB, batch.mirror_LB, batch.next_portfolio_LBP, window),
+    )
+
+
+def gradient(setting: Setting, state: LaneState, drawn: Drawn) -> tuple[TdLoss, Tensor]:
+    """Loss of the drawn transitions and its gradient ``[L, D]``, not clipped; changes nothing."""
     plan = layout(setting.shape)
     leaf_LD = state.params_LD.detach().requires_grad_()
     out = td_loss(
         setting.shape,
         plan.views(leaf_LD.to(setting.dtype)),
         plan.views(state.target_LD.to(setting.dtype)),
-        obs,
-        next_obs,
-        batch,
+        drawn.obs,
+        drawn.next_obs,
+        drawn.batch,
         state.support,
         state.popart,
         state.signals,
-        counters.epoch_L,
-        agent,
+        state.counters.epoch_L,
+        state.agent,
     )
     (grad_LD,) = torch.autograd.grad(out.loss, leaf_LD)
+    return out, grad_LD
+
+
+def improve_(setting: Setting, state: LaneState) -> Learned:
+    """All of a learn step but the priorities, which are left as they were drawn from."""
+    agent, counters = state.agent, state.counters
+    drawn = draw(setting, state)
+    out, grad_LD = gradient(setting, state, drawn)
+    batch = drawn.batch
     with torch.no_grad():
         norm_L = clip_(grad_LD, agent.clip_norm_L)
         adam_step_(
