@@ -30,7 +30,8 @@ def only_hold(action_LBG: Tensor, hold_only_LB: Tensor) -> Tensor:
 
 def chosen(value_LBKA: Tensor, action_LBG: Tensor) -> Tensor:
     """Rows of the chosen actions: ``[L, B, K, A]`` to ``[L, B, G, A]``."""
-    index_LBG = torch.stack(
-        [action_LBG[..., branch] + sum(BRANCHES[:branch]) for branch in range(len(BRANCHES))], dim=-1
-    )
-    return value_LBKA.gather(2, index_LBG.unsqueeze(-1).expand(-1, -1, -1, value_LBKA.shape[-1]))
+    lanes, rows, actions, atoms = value_LBKA.shape
+    first_1G = torch.cat([action_LBG.new_full((1, 1), sum(BRANCHES[:branch])) for branch in range(len(BRANCHES))], 1)
+    row_N1 = torch.arange(0, lanes * rows * actions, actions, device=action_LBG.device).unsqueeze(-1)
+    index_NG = action_LBG.flatten(0, 1) + first_1G + row_N1
+    return value_LBKA.reshape(-1, atoms).index_select(0, index_NG.flatten()).view(*action_LBG.shape, atoms)

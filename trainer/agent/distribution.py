@@ -17,7 +17,8 @@ from trainer.lanes.ops import lane_mean, lane_sum
 
 def expectation(logits_LBKA: Tensor, atoms_LA: Tensor) -> Tensor:
     """Action values ``[L, B, K]`` in reward units: the mean of each distribution (Bellemare et al. 2017, section 4)."""
-    return moments(logits_LBKA, atoms_LA)[0]
+    probability_LBKA = torch.softmax(logits_LBKA.float(), dim=-1)
+    return (probability_LBKA * atoms_LA[:, None, None]).sum(-1)
 
 
 def moments(logits_LBKA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,12 +32,10 @@ def moments(logits_LBKA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def raw_moments(probability_LBKA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of z and of z^2 of each distribution, both ``[L, B, K]``, by one matrix product."""
-    lanes, rows, actions, atoms = probability_LBKA.shape
-    powers_LA2 = torch.stack((atoms_LA, atoms_LA * atoms_LA), dim=-1)
-    both = torch.bmm(probability_LBKA.reshape(lanes, rows * actions, atoms), powers_LA2)
-    mean, square = both.view(lanes, rows, actions, 2).unbind(-1)
-    return mean, square
+    """Means of z and of z^2 of each distribution, both ``[L, B, K]``."""
+    atoms = atoms_LA[:, None, None]
+    weighted_LBKA = probability_LBKA * atoms
+    return weighted_LBKA.sum(-1), weighted_LBKA.mul_(atoms).sum(-1)
 
 
 def pooled_reach(mean_LBG: Tensor, square_LBG: Tensor, spread_L: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainer.agent.distribution import raw_moments
 from trainer.agent.params import AgentParams
 from trainer.lanes.ops import lane_mean
 
@@ -39,6 +40,8 @@ class ValueLoss:
     """Sum over branches of the absolute loss; no importance weight in it, no gradient."""
     c51_L: Tensor
     mse_L: Tensor
+    predicted: tuple[Tensor, Tensor]
+    """Means of z and of z^2 of the predictions, ``[L, B, G]``, no gradient."""
 
 
 def value_loss(
@@ -57,7 +60,8 @@ def value_loss(
     log_probability = torch.log_softmax(logits_LBGA.float(), dim=-1)
     cross_entropy_LBG = -(smoothed_LBGA * log_probability).sum(-1)
     atoms = atoms_LA.reshape(atoms_LA.shape[0], 1, 1, -1)
-    error_LBG = ((log_probability.exp() - target_LBGA) * atoms).sum(-1) / sigma_L.float().reshape(-1, 1, 1)
+    probability = log_probability.exp()
+    error_LBG = ((probability - target_LBGA) * atoms).sum(-1) / sigma_L.float().reshape(-1, 1, 1)
     squared_LBG = 0.5 * error_LBG * error_LBG
     alpha = alpha_L.float().reshape(-1, 1, 1)
     loss_LBG = alpha * cross_entropy_LBG + (1.0 - alpha) * squared_LBG
@@ -66,4 +70,5 @@ def value_loss(
         priority_LB=loss_LBG.detach().abs().sum(-1),
         c51_L=lane_mean(cross_entropy_LBG.detach().sum(-1)),
         mse_L=lane_mean(squared_LBG.detach().sum(-1)),
+        predicted=raw_moments(probability.detach(), atoms_LA),
     )

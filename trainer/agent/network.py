@@ -4,7 +4,7 @@ What: market features of each bar pass a narrow bottleneck, order-flow features 
 bars are joined, the portfolio is appended, residual blocks with RMSNorm follow, then ONE value stream and an advantage
 stream for each of the four branches. The advantages are centred over the actions of their branch, never over atoms
 (Wang et al. 2016, eq. 9; Tavakoli et al. 2018, eq. 1). Centring is linear, so it is done on the weights, and all
-branches become one matrix product whose width is padded to a multiple of 8.
+branches become one matrix product whose rows are padded to whole 16 bytes.
 
 Why ReLU and explicit square roots: exact operations have the same bits at any group size; transcendental ones have
 not at vector tails. Linear layers are batched matrix products over the lanes.
@@ -19,6 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -37,6 +39,8 @@ Weights = Mapping[str, Tensor]
 _NORM_EPSILON = 1e-6
 _HEAD_GAIN = 0.1  # small first logits: nearly uniform distributions, nearly equal actions
 _MASKED = -1e9
+_HEAD = "head"
+_ROW_BYTES = 16  # what the widest loads of matrix products want rows to be a multiple of
 
 
 class Observation(Protocol):
@@ -95,11 +99,22 @@ class NetworkShape:
         )
 
     @property
+    @cache
     def market(self) -> tuple[int, ...]:
         """Positions of the features that are not order flow."""
         return tuple(position for position in range(self.features) if position not in self.flow)
 
     @property
+    @cache
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Slices of the rows (market, then flow) that, one after the other, are the features in their own order."""
+        row_of = {feature: row for row, feature in enumerate((*self.market, *self.flow))}
+        rows = [row_of[feature] for feature in range(self.features)]
+        breaks = [0, *(at for at in range(1, len(rows)) if rows[at] != rows[at - 1] + 1), len(rows)]
+        return tuple((rows[first], rows[first] + end - first) for first, end in pairwise(breaks))
+
+    @property
+    @cache
     def channels(self) -> int:
         """C, the width of one encoded bar."""
         return (self.bottleneck_dim if self.market else 0) + (self.flow_dim if self.flow else 0)
@@ -111,6 +126,7 @@ class NetworkShape:
         return (self.window * self.channels if self.temporal == "flat" else attended) + self.portfolio
 
 
+@cache
 def layout(shape: NetworkShape) -> FlatLayout:
     """Names and shapes of one lane's parameters; the last row of every ``[in + 1, out]`` weight is its bias."""
     named: dict[str, tuple[int, ...]] = {}
@@ -158,13 +174,32 @@ def forward(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
     """Logits ``[L, B, K, A]`` of every action's value distribution, duelling streams already combined.
 
     Args:
-        weights: ``layout(shape).views`` of a ``[L, D]`` buffer; their dtype is the dtype of the computation.
+        weights: ``layout(shape).views`` of a ``[L, D]`` buffer, or those :func:`with_head`; their dtype is the dtype
+            of the computation.
     """
-    hidden_LBH = trunk(shape, weights, obs)
-    head_LRN = _duelling(shape, weights)
-    width = ACTIONS * shape.atoms
-    logits_LBN = _affine(hidden_LBH, head_LRN)[..., :width]
+    return heads(shape, trunk(shape, weights, obs), with_head(shape, weights)[_HEAD])
+
+
+def with_head(shape: NetworkShape, weights: Weights) -> Weights:
+    """The weights with what :func:`duelling` makes of them, for those who call :func:`forward` more than once."""
+    return weights if _HEAD in weights else {**weights, _HEAD: duelling(shape, weights)}
+
+
+def heads(shape: NetworkShape, hidden_LBH: Tensor, head_LRN: Tensor) -> Tensor:
+    """Logits ``[L, B, K, A]`` of hidden states, by one product with the weights that :func:`duelling` made."""
+    logits_LBN = _affine(hidden_LBH, head_LRN)[..., : ACTIONS * shape.atoms]
     return logits_LBN.reshape(*hidden_LBH.shape[:2], ACTIONS, shape.atoms)
+
+
+def duelling(shape: NetworkShape, weights: Weights) -> Tensor:
+    """Weights ``[L, R, N]`` that give value + advantage - branch mean of the advantages for all actions at once.
+
+    Made by one product of small matrices, so that their gradient is one too.
+    """
+    streams = torch.cat((weights["head.value"].unsqueeze(2), weights["head.advantage"]), dim=2)
+    combined = torch.matmul(_combination(streams.device, streams.dtype), streams).flatten(2)
+    missing = -combined.shape[2] % (_ROW_BYTES // combined.element_size())
+    return torch.nn.functional.pad(combined, (0, missing)) if missing else combined
 
 
 def trunk(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
@@ -193,11 +228,8 @@ def _encode_bars(shape: NetworkShape, weights: Weights, features_LBWF: Tensor) -
     if shape.flow:
         parts.append(torch.nn.functional.pad(weights["flow"], (shape.channels - shape.flow_dim, 0)))
     stacked = torch.cat(parts, dim=1)
-    order = (*shape.market, *shape.flow)
-    if shape.flow and order != tuple(range(shape.features)):
-        place = sorted(range(shape.features), key=order.__getitem__)
-        rows_of_weight = stacked.unbind(1)
-        stacked = torch.stack([rows_of_weight[row] for row in place], dim=1)
+    if len(shape.runs) > 1:
+        stacked = torch.cat([stacked[:, first:end] for first, end in shape.runs], dim=1)
     bars = torch.baddbmm(weights["bar_bias"].unsqueeze(1), features_LBWF.flatten(1, 2), stacked)
     return bars.view(lanes, rows, window, shape.channels)
 
@@ -223,23 +255,22 @@ def _attend(shape: NetworkShape, weights: Weights, bars_LBWC: Tensor, features_L
     return torch.cat((last_LBC, context), dim=-1)
 
 
-def _duelling(shape: NetworkShape, weights: Weights) -> Tensor:
-    """Weights ``[L, R, N]`` that give value + advantage - branch mean of the advantages for all actions at once."""
-    value_LR1A = weights["head.value"].unsqueeze(2)
-    parts = []
-    for advantage in torch.split_with_sizes(weights["head.advantage"], BRANCHES, dim=2):
-        actions = advantage.unbind(2)
-        mean = sum(actions[1:], start=actions[0]) / len(actions)
-        parts.append((advantage + (value_LR1A - mean.unsqueeze(2))).flatten(2))
-    missing = -ACTIONS * shape.atoms % 8
-    if missing:
-        parts.append(parts[0].new_zeros(*parts[0].shape[:2], missing))
-    return torch.cat(parts, dim=2)
+@cache
+def _combination(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """``[K, 1 + K]``: what each action's logits take from the value stream and from every action's advantages."""
+    matrix = torch.zeros(ACTIONS, 1 + ACTIONS, dtype=dtype, device=device)
+    matrix[:, 0] = 1.0
+    first = 0
+    for size in BRANCHES:
+        matrix[first : first + size, 1 + first : 1 + first + size] = -1.0 / size
+        first += size
+    matrix.diagonal(offset=1).add_(1.0)
+    return matrix
 
 
 def _affine(x_LBI: Tensor, weight_LIO: Tensor) -> Tensor:
-    """``x W + b`` where the last row of the weight is b."""
-    return torch.baddbmm(weight_LIO[:, -1:], x_LBI, weight_LIO[:, :-1])
+    """``x W + b`` where the last row of the weight is b: one product, and one more for both their gradients."""
+    return torch.bmm(torch.nn.functional.pad(x_LBI, (0, 1), value=1.0), weight_LIO)
 
 
 def _rms_norm(x_LBH: Tensor, gain_LH: Tensor) -> Tensor:

@@ -5,9 +5,10 @@ What: mass at position x of the target is shared between the two atoms around x,
 fractional *index* into the sorted support, where every hat function is max(0, 1 - |u - i|), so uneven supports cost
 nothing extra and the two weights of one position add up to 1 whatever it is, on an atom or between two.
 
-Why dense: the weights ``[B, A, A]`` are shared by the four branches and one matrix product applies them; scatter-add
-would need atomics on CUDA, which change bits from run to run. A terminal transition has discount 0: all its mass
-lands on the reward.
+Two ways to the same sum. On a GPU dense: the weights ``[B, A, A]`` are shared by the four branches and one matrix
+product applies them; scatter-add would need atomics there, which change bits from run to run. On the CPU, where a
+scatter adds in order, it needs 26 times less memory traffic and a third of the time. A terminal transition has
+discount 0: all its mass lands on the reward.
 
 Legend: L lanes, B rows, G branches, A atoms (of the target and, on the last axis, of the support).
 """
@@ -28,12 +29,29 @@ def project(probability_LBGA: Tensor, target_LBA: Tensor, atoms_LA: Tensor) -> T
         target_LBA: positions, same unit as the atoms; those outside are clamped to the nearest end.
         atoms_LA: sorted supports, at least two atoms, strictly increasing.
     """
-    lanes, rows, branches, atoms = probability_LBGA.shape
-    index_A = torch.arange(atoms_LA.shape[1], dtype=atoms_LA.dtype, device=atoms_LA.device)
-    distance_LBAA = position(target_LBA, atoms_LA).unsqueeze(-1) - index_A
-    weight_LBAA = distance_LBAA.abs_().neg_().add_(1.0).clamp_(min=0.0)  # in place: the largest tensor of a learn step
-    mixed = torch.bmm(probability_LBGA.reshape(lanes * rows, branches, atoms), weight_LBAA.flatten(0, 1))
-    return mixed.view(lanes, rows, branches, -1)
+    index_LBA = position(target_LBA, atoms_LA)
+    return (scattered if index_LBA.device.type == "cpu" else dense)(probability_LBGA, index_LBA, atoms_LA.shape[1])
+
+
+def scattered(probability_LBGA: Tensor, index_LBA: Tensor, atoms: int) -> Tensor:
+    """Each mass is added to the atom below it and to the one above, in the order of the target's atoms."""
+    below_LBA = index_LBA.long().clamp_(0, atoms - 2)  # also where the position is no number
+    above_LBGA = probability_LBGA * (index_LBA - below_LBA).unsqueeze(2)
+    at_LBGA = below_LBA.unsqueeze(2).expand_as(above_LBGA)
+    mixed_LBGA = above_LBGA.new_zeros(*above_LBGA.shape[:3], atoms)
+    mixed_LBGA[..., :-1].scatter_add_(3, at_LBGA, probability_LBGA - above_LBGA)
+    mixed_LBGA[..., 1:].scatter_add_(3, at_LBGA, above_LBGA)
+    return mixed_LBGA
+
+
+def dense(probability_LBGA: Tensor, index_LBA: Tensor, atoms: int) -> Tensor:
+    """All hat functions at all positions, applied by one matrix product."""
+    lanes, rows, branches, _ = probability_LBGA.shape
+    index_A = torch.arange(atoms, dtype=index_LBA.dtype, device=index_LBA.device)
+    distance_LBAA = index_LBA.unsqueeze(-1) - index_A
+    lacking_LBAA = distance_LBAA.abs_().sub_(1.0).clamp_(max=0.0)  # -hat, in place: the largest tensor of a learn step
+    mixed = torch.bmm(probability_LBGA.flatten(0, 1), lacking_LBAA.flatten(0, 1))
+    return mixed.neg_().view(lanes, rows, branches, atoms)
 
 
 def bellman(return_LB: Tensor, discount_LB: Tensor, atoms_LA: Tensor) -> Tensor:
@@ -64,16 +82,13 @@ class Overflow:
 
 
 def overflow(probability_LBGA: Tensor, target_LBA: Tensor, atoms_LA: Tensor) -> Overflow:
-    """What the projection is about to put on the ends, in one matrix product."""
-    lanes, rows, branches, atoms = probability_LBGA.shape
-    columns_LBA4 = torch.stack(
-        (
-            (target_LBA < atoms_LA[:, :1].unsqueeze(1)).to(target_LBA.dtype),
-            (target_LBA > atoms_LA[:, -1:].unsqueeze(1)).to(target_LBA.dtype),
-            target_LBA,
-            target_LBA * target_LBA,
-        ),
-        dim=-1,
+    """What the projection is about to put on the ends."""
+    target_LB1A = target_LBA.unsqueeze(2)
+    low_L, high_L = atoms_LA[:, 0].reshape(-1, 1, 1, 1), atoms_LA[:, -1].reshape(-1, 1, 1, 1)
+    weighted_LBGA = probability_LBGA * target_LB1A
+    return Overflow(
+        below_LBG=(probability_LBGA * (target_LB1A < low_L).to(probability_LBGA.dtype)).sum(-1),
+        above_LBG=(probability_LBGA * (target_LB1A > high_L).to(probability_LBGA.dtype)).sum(-1),
+        mean_LBG=weighted_LBGA.sum(-1),
+        square_LBG=weighted_LBGA.mul_(target_LB1A).sum(-1),
     )
-    both = torch.bmm(probability_LBGA.reshape(lanes * rows, branches, atoms), columns_LBA4.flatten(0, 1))
-    return Overflow(*both.view(lanes, rows, branches, 4).unbind(-1))

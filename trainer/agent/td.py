@@ -20,10 +20,10 @@ from torch import Tensor
 
 from trainer.agent import popart as popart_
 from trainer.agent.branches import chosen, greedy
-from trainer.agent.distribution import ValueStatistics, moments, pooled_reach, raw_moments, statistics
+from trainer.agent.distribution import ValueStatistics, moments, pooled_reach, statistics
 from trainer.agent.health import Signals
 from trainer.agent.losses import c51_share, smooth, value_loss
-from trainer.agent.network import NetworkShape, Observation, Weights, forward
+from trainer.agent.network import NetworkShape, Observation, Weights, forward, with_head
 from trainer.agent.params import AgentParams
 from trainer.agent.popart import PopArt
 from trainer.agent.projection import Overflow, bellman, overflow, project
@@ -123,6 +123,7 @@ def td_loss(
         signals: its health decides the label smoothing.
         epoch_L: epochs each lane has finished, which decide the blend.
     """
+    online = with_head(shape, online)
     targets = td_targets(shape, online, target, next_obs, batch, support, params)
     logits_LBGA = chosen(forward(shape, online, obs), batch.action_LB4)
     parts = value_loss(
@@ -133,7 +134,7 @@ def td_loss(
         c51_share(epoch_L, params),
         popart_.sigma(popart, params),
     )
-    clamped_low_L, clamped_high_L = outward_mass(logits_LBGA, targets.overflow, support, params)
+    clamped_low_L, clamped_high_L = outward_mass(parts.predicted, targets.overflow, params)
     loss_L = lane_mean(batch.weight_LB.float() * parts.loss_LB)
     return TdLoss(
         loss=loss_L.sum(),
@@ -147,15 +148,14 @@ def td_loss(
     )
 
 
-def outward_mass(logits_LBGA: Tensor, target: Overflow, support: Support, params: AgentParams) -> tuple[Tensor, Tensor]:
+def outward_mass(predicted: tuple[Tensor, Tensor], target: Overflow, params: AgentParams) -> tuple[Tensor, Tensor]:
     """Target mass beyond the low and the high end, ``[L]`` each, counted where targets lead outwards.
 
     They do where the unclamped targets of the batch reach further than the predictions of the same transitions, both
-    thrown together (mean and ``support_spread`` deviations). Clamping alone is no such sign: a support that was widened
+    thrown together (mean and ``support_spread`` deviations, from the moments of each distribution). Clamping alone is no such sign: a support that was widened
     too far keeps mass at its end, and single large rewards clamp some of it, while the targets already pull inwards.
     """
     with torch.no_grad():
-        predicted = raw_moments(torch.softmax(logits_LBGA.float(), dim=-1), support.atoms_LA)
         low_L, high_L = pooled_reach(*predicted, params.support_spread_L)
         target_low_L, target_high_L = pooled_reach(target.mean_LBG, target.square_LBG, params.support_spread_L)
         return (

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.agent.projection import bellman, overflow, position, project
+from trainer.agent.projection import bellman, dense, overflow, position, project, scattered
 
 
 def _project(probability: list[float], target: list[float], atoms: list[float]) -> Tensor:
@@ -117,3 +117,11 @@ def test_projection_keeps_the_mean_of_what_is_inside(case: tuple[list[float], li
     mean = sum(p * x for p, x in zip(probability, inside, strict=True))
     mass = _project(probability, target, atoms).double()
     assert abs(float((mass * torch.tensor(atoms).double()).sum()) - mean) < 2e-5
+
+
+def test_both_ways_to_project_agree() -> None:
+    """The CPU scatters, the GPU multiplies by dense weights."""
+    index = torch.rand(2, 64, 7, generator=torch.Generator().manual_seed(0)) * 6
+    index[0, 0] = torch.tensor([0.0, 6.0, 3.0, 3.0, 5.999, 0.001, 6.0])
+    probability = torch.softmax(torch.arange(2.0 * 64 * 4 * 7).sin().view(2, 64, 4, 7), dim=-1)
+    torch.testing.assert_close(scattered(probability, index, 7), dense(probability, index, 7), rtol=0.0, atol=1e-6)
