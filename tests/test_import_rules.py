@@ -1,4 +1,4 @@
-"""Who may import whom (docs/design.md): trainer knows nothing of Ray or Optuna, configs and tracking nothing of torch."""
+"""Who may import whom (docs/design.md): trainer knows nothing of Ray or Optuna, configs and tracking none of torch."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pydantic import field_validator
 from trainer.fields import Frozen, dynamic, static
 
 ROW_BLOCK = 64
-"""Rows of a lane's slice come in multiples of this, so that vector tails never depend on the neighbours (design, Lanes 1)."""
+"""Rows of a lane's slice come in multiples of this, so that vector tails never depend on the neighbours."""
 
 
 class TrainingConfig(Frozen):
@@ -38,9 +38,7 @@ class TrainingConfig(Frozen):
     )
     compile: bool = static(False, doc="compile the steps: minutes at the first start on a machine, then faster epochs")
 
-    gradient_norms: bool = static(
-        False, doc="report the gradient's norm at each stage of the network after every epoch"
-    )
+    gradient_norms: bool = static(False, doc="report the norm of the gradient at each stage of the network every epoch")
     find_not_finite: bool = static(
         False, doc="stop at the first tensor of a learn step that is not finite and name it; slow, for hunting"
     )

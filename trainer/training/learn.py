@@ -129,6 +129,6 @@ def improve_(setting: Setting, state: LaneState) -> Learned:
 
 
 def learning_rate(step_L: Tensor, agent: AgentParams) -> Tensor:
-    """Adam's rate ``[L]`` float64 at a learn step: linear from ``lr`` to ``lr_end`` x ``lr`` over ``lr_decay`` steps."""
+    """Adam's rate ``[L]`` float64 at a learn step: linear from ``lr`` to ``lr_end * lr`` over ``lr_decay`` steps."""
     done_L = (step_L.double() / agent.lr_decay_L).clamp(max=1.0)
     return agent.lr_L * (1.0 + (agent.lr_end_L - 1.0) * done_L)
