@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from trainer.__main__ import main
 from trainer.config import PROFILES, TrialConfig, apply_override, load_config, read_toml, validate, write_toml
 from trainer.errors import UserError
-from trainer.fields import Frozen, dynamic, static
+from trainer.fields import Frozen, dynamic, static, walk
 
 
 def write(folder: Path, text: str) -> str:
@@ -71,7 +72,7 @@ def test_any_value_survives_the_way_through_toml(
 
 def test_configs_are_frozen() -> None:
     with pytest.raises(ValidationError):
-        TrialConfig().agent.lr = 1.0  # type: ignore[misc]
+        TrialConfig().agent.lr = 1.0
 
 
 def test_an_unknown_key_is_an_error_with_the_nearest_valid_name(tmp_path: Path) -> None:
@@ -155,6 +156,17 @@ def test_models_of_other_packages_are_validated_the_same_way() -> None:
     assert validate(Outer, {"inner": {"share": 1}}, where="here").inner.share == 1.0
     with pytest.raises(UserError, match=r"here: unknown key 'inner\.shar'; did you mean 'inner\.share'\?"):
         validate(Outer, {"inner": {"shar": 1}}, where="here")
+
+
+def test_the_list_of_fields_says_value_kind_unit_bounds_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fields", "smoketest", "--set", "agent.lr=2e-4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(list(walk(TrialConfig())))
+    assert "agent.lr = 0.0002  [dynamic; 1/step; > 0, <= 1]  learning rate of Adam" in lines
+    assert any(line.startswith("folds.scheme = 'expanding'  [static; 'expanding' | 'rolling']") for line in lines)
+    assert any("multiple of 8" in line for line in lines if line.startswith("agent.hidden = "))
+    assert main(["fields", "--prefix", "folds."]) == 0
+    assert all(line.startswith("folds.") for line in capsys.readouterr().out.splitlines())
 
 
 def test_the_static_signature_ignores_dynamic_values_alone() -> None:

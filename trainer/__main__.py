@@ -5,6 +5,7 @@
     python -m trainer --resume runs/mine
     python -m trainer evaluate runs/mine --data other.parquet
     python -m trainer inspect --data bars.parquet
+    python -m trainer fields localdev --prefix agent.
 
 Exit codes: 0 done, 2 bad input (one line says what), 130 interrupted and resumable.
 """
@@ -50,7 +51,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parser = _Parser(prog="python -m trainer", description="Run one walk-forward trial (see also: evaluate, inspect).")
+    parser = _Parser(
+        prog="python -m trainer", description="Run one walk-forward trial (see also: evaluate, inspect, fields)."
+    )
     parser.add_argument("profile", nargs="?", help="profile name or TOML file")
     _add_config_options(parser)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -100,12 +103,22 @@ def _inspect(arguments: Sequence[str]) -> int:
     return inspect(parser.parse_args(arguments))
 
 
+def _fields(arguments: Sequence[str]) -> int:
+    parser = _Parser(prog="python -m trainer fields", description="List the fields of a profile and what they mean.")
+    parser.add_argument("profile", nargs="?", default="smoketest", help="profile name or TOML file")
+    parser.add_argument("--prefix", default="", help="only fields whose dotted name begins so")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    from trainer.commands.fields import fields
+
+    return fields(parser.parse_args(arguments))
+
+
 def _add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one field, dotted")
     parser.add_argument("--data", type=Path, help="bars (Parquet, CSV) or a folder of DBN files")
 
 
-_COMMANDS = {"run": _run, "evaluate": _evaluate, "inspect": _inspect}
+_COMMANDS = {"run": _run, "evaluate": _evaluate, "inspect": _inspect, "fields": _fields}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
-"""One trial from start to result, without Ray: what ``python -m trainer`` runs and what a sweep's trial is debugged with.
+"""One trial from start to result, without Ray: what ``python -m trainer`` runs, and how a sweep's trial is debugged.
 
-The output folder holds ``config.toml``, ``checkpoints/``, ``policies/fold_<k>`` (final agents),
-``policies/best/fold_<k>`` (best epoch of each fold, for people), ``equity/fold_<k>.parquet`` and, last, ``result.json``.
+The output folder holds ``config.toml``, ``checkpoints/``, ``policies/fold_<k>`` (final agents), ``policies/best`` (each
+fold's best epoch, for people), ``equity/fold_<k>.parquet`` and, last, ``result.json``.
 """
 
 from __future__ import annotations
