@@ -6,9 +6,9 @@ seen to need on top. The budget is a share of the memory that nobody else uses.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
 import torch
 
 from cluster.config import PoolConfig
@@ -19,7 +19,7 @@ from trainer.training.lane_state import LaneState
 
 CPU_LANES = 32
 """Most lanes of a trainer on a CPU where the configuration does not say: more only makes an epoch longer there."""
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 
 
 class Capacity:
@@ -117,10 +117,19 @@ def lane_bytes(state: LaneState) -> int:
 
 def available_memory() -> int:
     """Bytes that this machine, or the container's limit, still has for us."""
-    available = int(psutil.virtual_memory().available)
+    available = _machine_memory()
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         used = int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):
         return available
     return available if limit == "max" else min(available, max(int(limit) - used, 0))
+
+
+def _machine_memory() -> int:
+    """What Linux calls available; elsewhere half of the machine."""
+    try:
+        lines = _MEMINFO.read_text().splitlines()
+    except OSError:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

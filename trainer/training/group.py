@@ -183,7 +183,8 @@ class LaneGroup:
         if self._steps is not None and self._steps.captured:
             run = lanes_of(self._steps.rollout(), index_K)
             return self._validations(run, take(self.state.env_params, index_K), config)
-        return self.validate(self.state if len(rows) == self.capacity else take(self.state, index_K), config)
+        whole = list(rows) == list(range(self.capacity))  # in this order: trials need not lie as they came
+        return self.validate(self.state if whole else take(self.state, index_K), config)
 
     def _validations(self, run: Rollout, params: EnvParams, config: TrialConfig) -> tuple[Validation, ...]:
         return tuple(
