@@ -100,6 +100,17 @@ def test_the_score_is_the_median_of_the_folds_last_epochs(finished: Path) -> Non
     assert result["score"] == pytest.approx(np.median(by_fold))
 
 
+def test_the_best_epoch_is_kept_for_people_and_not_for_the_score(finished: Path) -> None:
+    result = result_of(finished)
+    for fold in (0, 1):
+        sharpes = [epoch["folds"][fold]["val_sharpe"] for epoch in result["epochs"]]
+        assert result["folds"][fold]["best_epoch"] == 1 + int(np.argmax(sharpes))
+        best, last = (finished / f"policies/{part}fold_{fold}/tensors.safetensors" for part in ("best/", ""))
+        is_last = result["folds"][fold]["best_epoch"] == 3
+        assert (best.read_bytes() == last.read_bytes()) == is_last
+        assert result["folds"][fold]["val_sharpe"] <= max(sharpes)
+
+
 def test_the_folder_holds_config_checkpoints_policies_and_equity(finished: Path) -> None:
     names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_dir()}
     assert {"checkpoints/epoch_000003", "policies/fold_0", "policies/fold_1", "policies/best/fold_0"} <= names
