@@ -16,6 +16,12 @@ from scipy.stats import rankdata
 
 SUBJECT = "pso"
 _RESAMPLES = 2000
+_CAVEATS = (
+    "- The defaults of the swarm were chosen on these problems, seeds 0 to 7: later seeds draw new instances of the",
+    "  functions, but the tables are the same ones.",
+    "- Ours never tries a configuration twice, which on the tables (finite grids) is part of its lead; the others may.",
+    "- Nevergrad's swarms search the unit cube as ours does; `benchmarks/contenders.py` says why.",
+)
 Array = NDArray[np.float64]
 
 
@@ -28,6 +34,8 @@ def render(record: dict[str, Any]) -> str:
         "",
         f"{record['budget']} trials a run, {seeds} seeds, {record['machine']}. Written by `benchmarks/searchers.py`,",
         "which says what is measured; the columns are explained in `benchmarks/searchers_table.py`.",
+        "",
+        *_CAVEATS,
     ]
     for family in sorted(set(record["families"].values())):
         problems = [problem for problem, of in record["families"].items() if of == family]
