@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: trial test test-slow test-cuda check format bench lock clean
+.PHONY: trial sweep ui test test-slow test-cuda check format bench lock clean
 
 trial: $(VENV)/ready ## the smoketest trial on the embedded market
 	$(BIN)/python -m trainer smoketest --out runs/smoketest
@@ -41,3 +41,9 @@ $(VENV)/ready: requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
 	touch $@
+
+sweep: $(VENV)/ready ## the smoketest sweep on a local Ray, tracked in runs/mlflow.db
+	RAY_ADDRESS=local $(BIN)/python -m search smoketest --out runs/sweep-$$(date +%Y%m%d-%H%M%S)
+
+ui: $(VENV)/ready ## MLflow's pages of all sweeps under runs/, at http://127.0.0.1:5000
+	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from search.results import TrialRecord
@@ -51,6 +52,7 @@ class SweepScheduler(FIFOScheduler):
         self.inner = _scheduler(config, budget)
         self._known: dict[str, _Trial] = {}
         self._judged: set[tuple[str, int]] = set()
+        self._newest: Any = None
         for record in earlier:
             self._prime(record)
 
@@ -63,7 +65,17 @@ class SweepScheduler(FIFOScheduler):
         return True
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:  # noqa: ARG002
+        self._newest = trial
         self._add(str(trial.config[TRIAL_KEY]))
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:  # noqa: ARG002
+        """Which trial gets a client that has become free: the newest.
+
+        The older ones have clients of their own under way. Tune would give it to the oldest and kill the client that
+        starts for that one, so that short trials never get more than a few clients and pay for starting many.
+        """
+        newest = self._newest
+        return newest if newest is not None and newest.status == Trial.PENDING else None
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
         return self._judge(tune_controller, str(trial.config[TRIAL_KEY]), result)
@@ -130,8 +142,7 @@ def _scheduler(config: SchedulerConfig, budget: int) -> Any:
                 **common,
                 grace_period=config.grace_epochs,
                 min_samples_required=config.min_samples,
-                min_time_slice=2
-                ** 62,  # epochs: never pause a trial because others wait: a lane that pauses is a lane idle
+                min_time_slice=math.inf,  # type: ignore[arg-type]  # never pause: a lane that pauses is idle
             )
         case _:
             brackets = config.brackets if config.name == "hyperband" else 1

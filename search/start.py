@@ -68,8 +68,8 @@ def _run(course: Course, uri: str, console: Console, began_s: float) -> int:
     tracking = course.tracking = SweepTracking(folder, target_of(uri, sweep.experiment, course.sweep_id))
     progress = Progress(course.ledger, sweep.trials, console)
     course.told = progress.trial
-    with _signals(console) as on_signal:
-        cluster = connect_ray(folder)
+    with _signals() as on_signal:
+        cluster = connect_ray()
         course.start()
         params = {"searcher": sweep.searcher, "trials": sweep.trials, "scheduler": sweep.scheduler.name}
         params |= {path: value for path, _field, value in walk(course.profile.trial)}
@@ -88,13 +88,13 @@ def _run(course: Course, uri: str, console: Console, began_s: float) -> int:
             course.stop(str(error))
             console.print(f"error: {error}\ncontinue with: python -m search --resume {folder}", highlight=False)
             return BROKEN
-        return _finish(course, tracking, run, closed, console, began_s)
+        return conclude(course, tracking, run, closed, console, began_s)
 
 
-def _finish(
+def conclude(
     course: Course, tracking: SweepTracking, run: SweepRun, closed: str | None, console: Console, began_s: float
 ) -> int:
-    """Settle tracking and results; the order matters: the pool ships first, then the driver, then the two are compared."""
+    """Settle tracking and results: the pool ships first, then the driver, then what MLflow has is compared."""
     folder, ledger = course.folder, course.ledger
     state = State.PARKED if closed is not None else State.COMPLETE
     because = closed if closed is not None else "every trial ended"
@@ -126,9 +126,7 @@ def default_folder(profile: str) -> Path:
 
 def _create(folder: Path, profile: Profile) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(
-            f"{folder}: not an empty folder; name another --out, or continue its sweep with --resume {folder}"
-        )
+        raise UserError(f"{folder}: not an empty folder; name another --out, or go on with --resume {folder}")
     earlier = read_earlier(profile.sweep.warm_start)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WARM_START, json.dumps(earlier))
@@ -171,8 +169,8 @@ def _check_extension(before: Profile, after: Profile, folder: Path) -> None:
 
 
 @contextmanager
-def _signals(console: Console) -> Iterator[Any]:
-    """SIGTERM and SIGINT park the sweep and leave in time: the grace of a Ray job, longer elsewhere. A second one kills."""
+def _signals() -> Iterator[Any]:
+    """SIGTERM and SIGINT park the sweep and leave within a Ray job's grace, longer elsewhere. A second one kills."""
     closers: list[Any] = []
     asked: list[int] = []
 

@@ -34,12 +34,11 @@ _TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are handled here
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # failed trials have no score
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the log is the state; Tune's file is rewritten whole
+    "TUNE_MAX_PENDING_TRIALS_PG": "16",  # more than one client starts at a time; their trials train already
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_THRESHOLD_S": "10",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-PENDING = 4
-"""Trials that Tune may hold beyond those with an actor, and actors that may start at a time."""
 CLIENT_LOSSES = 5
 """Client processes that a trial may lose to dying nodes within one Tune run; the trial itself is in the pool."""
 CLIENT_BYTES = 128 << 20

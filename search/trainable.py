@@ -1,7 +1,7 @@
 """What Tune runs for a trial: a thin client that waits for the pool's reports and passes rungs on. No torch here.
 
 Tune keeps such actors and gives them trial after trial (``reset_config``). A client holds nothing: a new one that asks
-the pool again from epoch 0 hears the same reports, and the driver passes over those it has.
+the pool again hears the same reports, and the driver passes over those it has.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ray import tune
 from cluster.pool import PoolHandle
 from cluster.protocol import RungReport
 
-TRIAL_KEY, POOL_KEY = "trial", "pool"
+TRIAL_KEY, AFTER_KEY = "trial", "after"
 EPOCH, SCORE, REPORT = "epoch", "score", "report"
 
 
 class TrialClient(tune.Trainable):
     """One trial after the other, as Tune says.
 
-    Config: ``trial`` (our id), ``pool`` (the pool's handle, given by ``tune.with_parameters``).
+    Config: ``trial`` (our id), ``after`` (the last epoch that is known of it).
     """
 
     def setup(self, config: dict[str, Any], pool: PoolHandle | None = None) -> None:
@@ -35,7 +35,7 @@ class TrialClient(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Go on with another trial."""
-        self._trial_id, self._epoch = str(new_config[TRIAL_KEY]), 0
+        self._trial_id, self._epoch = str(new_config[TRIAL_KEY]), int(new_config[AFTER_KEY])
         return True
 
     def step(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ray.tune.search import Searcher as RaySearcher
 
 from cluster.protocol import RungReport
 from search.results import TrialRecord
-from search.trainable import TRIAL_KEY, report_of
+from search.trainable import AFTER_KEY, TRIAL_KEY, report_of
 
 
 class Course(Protocol):
@@ -78,7 +78,7 @@ class TuneSearcher(RaySearcher):
         self.course.begin(trial)
         self.given += 1
         self._live[trial_id] = trial.trial_id
-        return {TRIAL_KEY: trial.trial_id}
+        return {TRIAL_KEY: trial.trial_id, AFTER_KEY: trial.epoch}
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:  # noqa: ARG002
         """A rung after which the trial goes on."""
