@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from trainer.training import checkpoint
+from trainer.training.group import LaneGroup
 
 from .command_line import Ended, refused, run, tiny_profile
 
@@ -356,7 +358,58 @@ def test_data_that_vanish_before_a_resume_are_named(
     bars().to_csv(data, index=False)
     assert run(capfd, profile, "--data", data, "--out", out).code == 0
     (out / "result.json").unlink()
-    data.rename(tmp_path / "elsewhere.csv")
+    text = data.read_text()
+    data.write_text(text.replace(",100.0,", ",101.0,", 1))
+    refused(run(capfd, "--resume", out), "other data", "spy.csv")
+    data.unlink()
     refused(run(capfd, "--resume", out), "spy.csv", "no such file")
+    data.write_text(text)
+    assert run(capfd, "--resume", out).code == 0
+
+
+def test_a_policy_of_another_market_or_damaged_is_named(
+    profile: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out, data = tmp_path / "out", tmp_path / "spy.csv"
+    assert run(capfd, profile, "--out", out).code == 0
+    bars().to_csv(data, index=False)
+    refused(run(capfd, "evaluate", out, "--data", data), "lack features", "flow_")
+    policy = out / "policies" / "fold_0"
+    manifest = json.loads((policy / "manifest.json").read_text())
+    for broken_manifest in ([], {}, {**manifest, "features": 3}, {**manifest, "config": None}):
+        (policy / "manifest.json").write_text(json.dumps(broken_manifest))
+        refused(run(capfd, "evaluate", policy), "fold_0")
+    (policy / "manifest.json").write_text("{")
+    refused(run(capfd, "evaluate", policy), "manifest.json", "JSON")
+    (policy / "manifest.json").write_text(json.dumps(manifest))
+    tensors = policy / "tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-1] + b"!")
+    refused(run(capfd, "evaluate", out), "tensors.safetensors", "damaged")
     shutil.rmtree(out / "policies")
-    refused(run(capfd, "evaluate", out, "--data", tmp_path / "elsewhere.csv"), "no policy here")
+    refused(run(capfd, "evaluate", out), "no policy here")
+
+
+def test_a_trial_that_diverges_ends_with_one_line_that_names_what(
+    profile: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverging(self: LaneGroup, *_: object) -> dict[str, list[float]]:
+        table = numbers(self, *_)
+        return table | {"loss": [0.5, float("nan")]}
+
+    numbers = LaneGroup._training_numbers
+    monkeypatch.setattr(LaneGroup, "_training_numbers", diverging)
+    ended = run(capfd, profile, "--out", tmp_path / "out")
+    refused(ended, "epoch 1", "fold 1: loss not finite", "agent.lr")
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
+def test_ctrl_c_while_data_are_read_is_no_traceback(
+    profile: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*_: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.training.trial.prepare", pressed)
+    ended = run(capfd, profile, "--out", tmp_path / "out")
+    assert (ended.code, ended.err) == (130, "interrupted\n")
+    assert not (tmp_path / "out").exists()

@@ -30,6 +30,9 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             return _hang_up()

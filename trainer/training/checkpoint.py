@@ -51,16 +51,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         UserError: there is none, it is of another format, or the tensors beside it are damaged.
     """
     try:
-        manifest: dict[str, Any] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest: Any = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{folder}: no checkpoint here (no {_MANIFEST})") from error
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{folder / _MANIFEST}: cannot be read as JSON: {error}") from error
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{folder}: checkpoint format {manifest.get('format')}, this version reads {FORMAT}")
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{folder / _MANIFEST}: not a manifest of format {FORMAT}, which this version reads")
     if not (folder / _TENSORS).is_file() or _digest(folder / _TENSORS) != manifest.get("sha256"):
         raise UserError(f"{folder / _TENSORS}: damaged or missing (its SHA-256 is not the manifest's)")
-    return manifest
+    return dict(manifest)
 
 
 def load(folder: Path, like: R, device: torch.device) -> R:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +65,21 @@ def load_policy(folder: Path, device: torch.device) -> SavedPolicy:
     manifest = read_manifest(folder)
     if "trained_until_ns" not in manifest:
         raise UserError(f"{folder}: a checkpoint, not a policy; policies are in the trial's 'policies' folder")
-    config = validate(TrialConfig, manifest["config"], where=str(folder))
-    saved = SavedPolicy(
-        policy=_blank(config, len(manifest["features"]), tuple(manifest["order_flow"])),
-        config=config,
-        features=tuple(manifest["features"]),
-        order_flow=tuple(manifest["order_flow"]),
-        fold=int(manifest["fold"]),
-        trained_until_ns=int(manifest["trained_until_ns"]),
-        data=str(manifest["data"]),
-    )
-    loaded = load(folder, saved.policy, device)
-    return SavedPolicy(**{**vars(saved), "policy": loaded})
+    try:
+        config = validate(TrialConfig, manifest["config"], where=str(folder))
+        features, order_flow = tuple(manifest["features"]), tuple(manifest["order_flow"])
+        saved = SavedPolicy(
+            policy=_blank(config, len(features), order_flow),
+            config=config,
+            features=features,
+            order_flow=order_flow,
+            fold=int(manifest["fold"]),
+            trained_until_ns=int(manifest["trained_until_ns"]),
+            data=str(manifest["data"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder}: its manifest is not one of a policy ({error!r})") from error
+    return replace(saved, policy=load(folder, saved.policy, device))
 
 
 def find_policies(path: Path) -> list[Path]:

@@ -18,6 +18,7 @@ import torch
 from trainer.config import TrialConfig, load_config, write_toml
 from trainer.errors import UserError
 from trainer.evaluation.backtest import bars_of, paths
+from trainer.market.sources.read import source_fingerprint
 from trainer.training import checkpoint
 from trainer.training.comparison import Comparison, compare
 from trainer.training.export import save_policies, write_equity, write_json
@@ -50,6 +51,7 @@ class Trial:
         self.group = LaneGroup(config, self.prepared, device)
         self.history: list[dict[str, Any]] = []
         self._seconds_before = 0.0
+        self._data = source_fingerprint(config.market, self.prepared.instrument)
         newest = checkpoint.latest(out / "checkpoints") if resume else None
         if newest is not None:
             self._restore(newest)
@@ -89,6 +91,7 @@ class Trial:
         folder = self.out / "checkpoints"
         manifest = {
             "epoch": self.epoch,
+            "data": self._data,
             "untrained": self.untrained,
             "history": self.history,
             "seconds": self._seconds_before + time.perf_counter() - self._started,
@@ -99,6 +102,10 @@ class Trial:
 
     def _restore(self, folder: Path) -> None:
         manifest = checkpoint.read_manifest(folder)
+        if manifest.get("data") != self._data:
+            raise UserError(
+                f"{folder}: was trained on other data than {self.config.market.files.path} holds now; bring them back"
+            )
         like = new_lanes(self.config, self.prepared, self.prepared.folds, self.group.device)
         folds = tuple(fold.index for fold in self.prepared.folds)
         self.group.restore(
