@@ -3,6 +3,7 @@
     python -m trainer smoketest
     python -m trainer localdev --data bars.parquet --set agent.lr=1e-4 --out runs/mine
     python -m trainer --resume runs/mine
+    python -m trainer --from-trial runs/sweep t00003
     python -m trainer evaluate runs/mine --data other.parquet
     python -m trainer inspect --data bars.parquet
     python -m trainer fields localdev --prefix agent.
@@ -64,9 +65,12 @@ def _run(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, help="output folder; default runs/<profile>-<time>")
     parser.add_argument("--track", metavar="MLFLOW_URI", help="log the trial to MLflow")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="continue the interrupted trial of this folder")
+    parser.add_argument(
+        "--from-trial", nargs=2, metavar=("DIR", "TRIAL_ID"), help="rerun one trial of the sweep of this folder alone"
+    )
     options = parser.parse_args(arguments)
-    if (options.profile is None) == (options.resume is None):
-        parser.error("give a profile, or --resume DIR")
+    if sum(each is not None for each in (options.profile, options.resume, options.from_trial)) != 1:
+        parser.error("give a profile, or --resume DIR, or --from-trial DIR TRIAL_ID")
     if options.resume is not None and (options.set or options.data or options.out or options.seed is not None):
         parser.error(
             "--resume continues with the trial's own configuration: no --set, --data, --seed or --out beside it"

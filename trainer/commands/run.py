@@ -15,6 +15,7 @@ from rich.console import Console
 
 from trainer.commands.options import choose_device, data_overrides, make_console
 from trainer.commands.progress import Progress, print_result
+from trainer.commands.sweep_trial import profile_and_overrides
 from trainer.config import TrialConfig, load_config
 from trainer.fields import walk
 from trainer.tracking import RunKey, Tracker, check_uri
@@ -31,9 +32,14 @@ def run(options: argparse.Namespace) -> int:
         out = Path(options.resume)
         config = open_trial(out)
     else:
-        config = load_config(options.profile, [*data_overrides(options.data), *options.set])
+        profile, name, given = options.profile, Path(options.profile or "").stem, list[str]()
+        if options.from_trial is not None:
+            folder, trial_id = Path(options.from_trial[0]), options.from_trial[1]
+            profile, given = profile_and_overrides(folder, trial_id)
+            name = f"{folder.resolve().name}-{trial_id}"
+        config = load_config(profile, [*given, *data_overrides(options.data), *options.set])
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        out = options.out if options.out is not None else Path("runs") / f"{Path(options.profile).stem}-{stamp}"
+        out = options.out if options.out is not None else Path("runs") / f"{name}-{stamp}"
         check_empty(out)
     device = choose_device(options.device)
     if options.track is not None:
