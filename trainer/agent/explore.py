@@ -20,7 +20,7 @@ from torch import Tensor
 from trainer.agent.branches import ACTIONS, greedy, only_hold
 from trainer.agent.params import AgentParams
 from trainer.env.actions import BRANCHES
-from trainer.lanes.random import Stream, normal, uniform
+from trainer.lanes.random import Stream, to_normal, to_uniform, words, words_of_normals
 
 __all__ = ["collect", "epsilon", "greedy"]
 
@@ -45,13 +45,20 @@ def collect(
         step_L: collect steps each lane has taken, int64: the counter of the draws, so each step draws afresh.
     """
     episodes = q_LEK.shape[1]
-    noise_LEK = normal(seed_L, Stream.NOISE, step_L, (episodes, ACTIONS))
-    gumbel_LEK = _gumbel(seed_L, step_L, episodes)
+    count = episodes * ACTIONS
+    wanted = (
+        (Stream.NOISE, words_of_normals(count)),
+        (Stream.ACTION, -(-count // _ALIGN) * _ALIGN),
+        (Stream.EXPLORE, 2 * episodes),
+    )
+    noise_LN, heat_LN, explore_LN = words(seed_L, step_L, wanted)
+    noise_LEK = to_normal(noise_LN, count).view_as(q_LEK)
+    gumbel_LEK = _gumbel(to_uniform(heat_LN))[:, :count].view_as(q_LEK)
     noise_scale = (params.noise_sigma_L * sigma_L).to(q_LEK.dtype).reshape(-1, 1, 1)
     heat = (params.temperature_L * sigma_L).to(q_LEK.dtype).reshape(-1, 1, 1)
     action_LEG = greedy(q_LEK + noise_scale * noise_LEK + heat * gumbel_LEK, hold_only_LE)
 
-    draw_LE, which_LE = uniform(seed_L, Stream.EXPLORE, step_L, (2, episodes)).unbind(1)
+    draw_LE, which_LE = to_uniform(explore_LN).view(-1, 2, episodes).unbind(1)
     explores_LE = draw_LE < epsilon(step_L, params).to(draw_LE.dtype).unsqueeze(-1)
     random_LEG = only_hold(_split((which_LE * _JOINT).long()), hold_only_LE)
     return torch.where(explores_LE.unsqueeze(-1), random_LEG, action_LEG)
@@ -63,12 +70,9 @@ def epsilon(step_L: Tensor, params: AgentParams) -> Tensor:
     return params.epsilon_start_L + (params.epsilon_end_L - params.epsilon_start_L) * done_L
 
 
-def _gumbel(seed_L: Tensor, step_L: Tensor, episodes: int) -> Tensor:
-    """Standard Gumbel draws ``[L, E, K]``; whole blocks of 64 per lane, so that logarithms have no vector tail."""
-    count = episodes * ACTIONS
-    padded = -(-count // _ALIGN) * _ALIGN
-    draw_LN = uniform(seed_L, Stream.ACTION, step_L, (padded,)).clamp(min=_LEAST)
-    return -(-draw_LN.log()).log()[:, :count].reshape(len(seed_L), episodes, ACTIONS)
+def _gumbel(draw_LN: Tensor) -> Tensor:
+    """Standard Gumbel draws from uniform ones; N is whole blocks of 64 per lane: logarithms without a vector tail."""
+    return -(-draw_LN.clamp(min=_LEAST).log()).log()
 
 
 def _split(joint_LE: Tensor) -> Tensor:

@@ -27,8 +27,13 @@ def c51_share(epoch_L: Tensor, params: AgentParams) -> Tensor:
 
 def smooth(target_LBGA: Tensor, health_L: Tensor, params: AgentParams) -> Tensor:
     """Mix the target with the uniform distribution, by ``smoothing`` x (1 - health). The mass stays 1."""
-    share_L = (params.smoothing_L * (1.0 - health_L)).to(target_LBGA.dtype).reshape(-1, 1, 1, 1)
+    share_L = smoothing_share(health_L, params).to(target_LBGA.dtype).reshape(-1, 1, 1, 1)
     return (1.0 - share_L) * target_LBGA + share_L / target_LBGA.shape[-1]
+
+
+def smoothing_share(health_L: Tensor, params: AgentParams) -> Tensor:
+    """Share ``[L]`` float64 of the uniform distribution in a smoothed target."""
+    return params.smoothing_L * (1.0 - health_L)
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,19 @@ def value_loss(
     cross_entropy_LBG = -(smoothed_LBGA * log_probability).sum(-1)
     atoms = atoms_LA.reshape(atoms_LA.shape[0], 1, 1, -1)
     probability = log_probability.exp()
-    error_LBG = ((probability - target_LBGA) * atoms).sum(-1) / sigma_L.float().reshape(-1, 1, 1)
+    error_LBG = ((probability - target_LBGA) * atoms).sum(-1)
+    return blend(cross_entropy_LBG, error_LBG, raw_moments(probability.detach(), atoms_LA), alpha_L, sigma_L)
+
+
+def blend(
+    cross_entropy_LBG: Tensor,
+    error_LBG: Tensor,
+    predicted: tuple[Tensor, Tensor],
+    alpha_L: Tensor,
+    sigma_L: Tensor,
+) -> ValueLoss:
+    """The loss made of both parts; ``error_LBG`` is the expectation less the target's, in reward units."""
+    error_LBG = error_LBG / sigma_L.float().reshape(-1, 1, 1)
     squared_LBG = 0.5 * error_LBG * error_LBG
     alpha = alpha_L.float().reshape(-1, 1, 1)
     loss_LBG = alpha * cross_entropy_LBG + (1.0 - alpha) * squared_LBG
@@ -70,5 +87,5 @@ def value_loss(
         priority_LB=loss_LBG.detach().abs().sum(-1),
         c51_L=lane_mean(cross_entropy_LBG.detach().sum(-1)),
         mse_L=lane_mean(squared_LBG.detach().sum(-1)),
-        predicted=raw_moments(probability.detach(), atoms_LA),
+        predicted=predicted,
     )

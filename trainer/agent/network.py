@@ -99,22 +99,16 @@ class NetworkShape:
         )
 
     @property
-    @cache
     def market(self) -> tuple[int, ...]:
         """Positions of the features that are not order flow."""
-        return tuple(position for position in range(self.features) if position not in self.flow)
+        return _market(self.features, self.flow)
 
     @property
-    @cache
     def runs(self) -> tuple[tuple[int, int], ...]:
         """Slices of the rows (market, then flow) that, one after the other, are the features in their own order."""
-        row_of = {feature: row for row, feature in enumerate((*self.market, *self.flow))}
-        rows = [row_of[feature] for feature in range(self.features)]
-        breaks = [0, *(at for at in range(1, len(rows)) if rows[at] != rows[at - 1] + 1), len(rows)]
-        return tuple((rows[first], rows[first] + end - first) for first, end in pairwise(breaks))
+        return _runs(self.features, self.flow)
 
     @property
-    @cache
     def channels(self) -> int:
         """C, the width of one encoded bar."""
         return (self.bottleneck_dim if self.market else 0) + (self.flow_dim if self.flow else 0)
@@ -124,6 +118,19 @@ class NetworkShape:
         """Width of the trunk's input."""
         attended = self.channels + self.attention_heads * self.attention_dim
         return (self.window * self.channels if self.temporal == "flat" else attended) + self.portfolio
+
+
+@cache
+def _market(features: int, flow: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(position for position in range(features) if position not in flow)
+
+
+@cache
+def _runs(features: int, flow: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    row_of = {feature: row for row, feature in enumerate((*_market(features, flow), *flow))}
+    rows = [row_of[feature] for feature in range(features)]
+    breaks = [0, *(at for at in range(1, len(rows)) if rows[at] != rows[at - 1] + 1), len(rows)]
+    return tuple((rows[first], rows[first] + end - first) for first, end in pairwise(breaks))
 
 
 @cache
@@ -182,24 +189,42 @@ def forward(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
 
 def with_head(shape: NetworkShape, weights: Weights) -> Weights:
     """The weights with what :func:`duelling` makes of them, for those who call :func:`forward` more than once."""
-    return weights if _HEAD in weights else {**weights, _HEAD: duelling(shape, weights)}
+    return weights if _HEAD in weights else {**weights, _HEAD: duelling(weights)}
 
 
 def heads(shape: NetworkShape, hidden_LBH: Tensor, head_LRN: Tensor) -> Tensor:
     """Logits ``[L, B, K, A]`` of hidden states, by one product with the weights that :func:`duelling` made."""
-    logits_LBN = _affine(hidden_LBH, head_LRN)[..., : ACTIONS * shape.atoms]
-    return logits_LBN.reshape(*hidden_LBH.shape[:2], ACTIONS, shape.atoms)
+    return unpadded(shape, _affine(hidden_LBH, head_LRN))
 
 
-def duelling(shape: NetworkShape, weights: Weights) -> Tensor:
+def padded_logits(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
+    """:func:`forward` as its product leaves it, ``[L, B, N]``: the columns after K x A pad its rows."""
+    return _affine(trunk(shape, weights, obs), with_head(shape, weights)[_HEAD])
+
+
+def unpadded(shape: NetworkShape, logits_LBN: Tensor) -> Tensor:
+    """Logits ``[L, B, K, A]`` from :func:`padded_logits`."""
+    return logits_LBN[..., : ACTIONS * shape.atoms].reshape(*logits_LBN.shape[:2], ACTIONS, shape.atoms)
+
+
+def duelling(weights: Weights) -> Tensor:
     """Weights ``[L, R, N]`` that give value + advantage - branch mean of the advantages for all actions at once.
 
-    Made by one product of small matrices, so that their gradient is one too.
+    Made by one product of small matrices, so that their gradient is one too; on a GPU as plain sums, which a compiler
+    fuses, while products of 13 rows would leave its units idle.
     """
+    if weights["head.value"].is_cuda:
+        value_LR1A = weights["head.value"].unsqueeze(2)
+        parts = torch.split_with_sizes(weights["head.advantage"], BRANCHES, dim=2)
+        summed = torch.cat([part + (value_LR1A - part.mean(2, keepdim=True)) for part in parts], dim=2).flatten(2)
+        return _whole_rows(summed)
     streams = torch.cat((weights["head.value"].unsqueeze(2), weights["head.advantage"]), dim=2)
-    combined = torch.matmul(_combination(streams.device, streams.dtype), streams).flatten(2)
-    missing = -combined.shape[2] % (_ROW_BYTES // combined.element_size())
-    return torch.nn.functional.pad(combined, (0, missing)) if missing else combined
+    return _whole_rows(torch.matmul(_combination(streams.device, streams.dtype), streams).flatten(2))
+
+
+def _whole_rows(weight_LRN: Tensor) -> Tensor:
+    missing = -weight_LRN.shape[2] % (_ROW_BYTES // weight_LRN.element_size())
+    return torch.nn.functional.pad(weight_LRN, (0, missing)) if missing else weight_LRN
 
 
 def trunk(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
@@ -269,7 +294,13 @@ def _combination(device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def _affine(x_LBI: Tensor, weight_LIO: Tensor) -> Tensor:
-    """``x W + b`` where the last row of the weight is b: one product, and one more for both their gradients."""
+    """``x W + b`` where the last row of the weight is b: one product, and one more for both their gradients.
+
+    On a GPU the bias is added to the product: one column more would make rows of odd width, for which there are no fast
+    kernels, and a compiler fuses the addition with what follows.
+    """
+    if x_LBI.is_cuda:
+        return torch.bmm(x_LBI, weight_LIO[:, :-1]) + weight_LIO[:, -1:]
     return torch.bmm(torch.nn.functional.pad(x_LBI, (0, 1), value=1.0), weight_LIO)
 
 

@@ -22,8 +22,8 @@ from trainer.agent import popart as popart_
 from trainer.agent.branches import chosen, greedy
 from trainer.agent.distribution import ValueStatistics, moments, pooled_reach, statistics
 from trainer.agent.health import Signals
-from trainer.agent.losses import c51_share, smooth, value_loss
-from trainer.agent.network import NetworkShape, Observation, Weights, forward, with_head
+from trainer.agent.losses import ValueLoss, blend, c51_share, smooth, smoothing_share, value_loss
+from trainer.agent.network import NetworkShape, Observation, Weights, forward, padded_logits, unpadded, with_head
 from trainer.agent.params import AgentParams
 from trainer.agent.popart import PopArt
 from trainer.agent.projection import Overflow, bellman, overflow, project
@@ -93,13 +93,8 @@ def td_targets(
         q_LBK, deviation_LBK = moments(forward(shape, online, next_obs), support.atoms_LA)
         next_action_LBG = greedy(q_LBK, next_obs.hold_only)
         next_logits_LBGA = chosen(forward(shape, target, next_obs), next_action_LBG)
-        probability_LBGA = torch.softmax(next_logits_LBGA.float(), dim=-1)
-        target_LBA = bellman(batch.return_LB.float(), batch.discount_LB.float(), support.atoms_LA)
-        return Targets(
-            probability_LBGA=project(probability_LBGA, target_LBA, support.atoms_LA),
-            overflow=overflow(probability_LBGA, target_LBA, support.atoms_LA),
-            values=statistics(q_LBK, deviation_LBK, params.support_spread_L),
-        )
+        probability_LBGA, beyond = _projected(next_logits_LBGA, batch, support.atoms_LA)
+        return Targets(probability_LBGA, beyond, statistics(q_LBK, deviation_LBK, params.support_spread_L))
 
 
 def td_loss(
@@ -125,15 +120,9 @@ def td_loss(
     """
     online = with_head(shape, online)
     targets = td_targets(shape, online, target, next_obs, batch, support, params)
-    logits_LBGA = chosen(forward(shape, online, obs), batch.action_LB4)
-    parts = value_loss(
-        logits_LBGA,
-        targets.probability_LBGA,
-        smooth(targets.probability_LBGA, signals.health_L, params),
-        support.atoms_LA,
-        c51_share(epoch_L, params),
-        popart_.sigma(popart, params),
-    )
+    logits_LBN = padded_logits(shape, online, obs)
+    alpha_L, sigma_L = c51_share(epoch_L, params), popart_.sigma(popart, params)
+    parts = _losses(shape, logits_LBN, batch, targets, support.atoms_LA, alpha_L, sigma_L, signals, params)
     clamped_low_L, clamped_high_L = outward_mass(parts.predicted, targets.overflow, params)
     loss_L = lane_mean(batch.weight_LB.float() * parts.loss_LB)
     return TdLoss(
@@ -148,12 +137,48 @@ def td_loss(
     )
 
 
+def _projected(logits_LBGA: Tensor, batch: Batch, atoms_LA: Tensor) -> tuple[Tensor, Overflow]:
+    return_LB, discount_LB = batch.return_LB.float(), batch.discount_LB.float()
+    if logits_LBGA.is_cuda:
+        from trainer.kernels.projection import project_logits
+
+        projected_LBGA, beyond = project_logits(logits_LBGA, return_LB, discount_LB, atoms_LA)
+        return projected_LBGA, Overflow(*beyond.unbind(-1))
+    probability_LBGA = torch.softmax(logits_LBGA.float(), dim=-1)
+    target_LBA = bellman(return_LB, discount_LB, atoms_LA)
+    return project(probability_LBGA, target_LBA, atoms_LA), overflow(probability_LBGA, target_LBA, atoms_LA)
+
+
+def _losses(
+    shape: NetworkShape,
+    logits_LBN: Tensor,
+    batch: Batch,
+    targets: Targets,
+    atoms_LA: Tensor,
+    alpha_L: Tensor,
+    sigma_L: Tensor,
+    signals: Signals,
+    params: AgentParams,
+) -> ValueLoss:
+    target_LBGA = targets.probability_LBGA
+    if logits_LBN.is_cuda:
+        from trainer.kernels.loss import chosen_losses
+
+        share_L = smoothing_share(signals.health_L, params)
+        entropy, error, *predicted = chosen_losses(logits_LBN, batch.action_LB4, target_LBGA, share_L, atoms_LA)
+        return blend(entropy, error, (predicted[0], predicted[1]), alpha_L, sigma_L)
+    logits_LBGA = chosen(unpadded(shape, logits_LBN), batch.action_LB4)
+    smoothed_LBGA = smooth(target_LBGA, signals.health_L, params)
+    return value_loss(logits_LBGA, target_LBGA, smoothed_LBGA, atoms_LA, alpha_L, sigma_L)
+
+
 def outward_mass(predicted: tuple[Tensor, Tensor], target: Overflow, params: AgentParams) -> tuple[Tensor, Tensor]:
     """Target mass beyond the low and the high end, ``[L]`` each, counted where targets lead outwards.
 
     They do where the unclamped targets of the batch reach further than the predictions of the same transitions, both
-    thrown together (mean and ``support_spread`` deviations, from the moments of each distribution). Clamping alone is no such sign: a support that was widened
-    too far keeps mass at its end, and single large rewards clamp some of it, while the targets already pull inwards.
+    thrown together (mean and ``support_spread`` deviations, from the moments of each distribution). Clamping alone is
+    no such sign: a support that was widened too far keeps mass at its end, and single large rewards clamp some of it,
+    while the targets already pull inwards.
     """
     with torch.no_grad():
         low_L, high_L = pooled_reach(*predicted, params.support_spread_L)

@@ -14,6 +14,7 @@ Legend: L lanes, Q blocks of four draws.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import IntEnum
 
 import torch
@@ -53,15 +54,26 @@ def bits(seed_L: Tensor, stream: int, step: int | Tensor, shape: tuple[int, ...]
         seed_L: int64 ``[L]`` in [0, 2**63).
         step: python int, or int64 tensor that is 0-d or ``[L]``; not negative.
     """
-    count = math.prod(shape)
-    even_2LQ, odd_2LQ = _philox(seed_L, stream, step, -(-count // 4))
+    return words(seed_L, step, ((stream, math.prod(shape)),))[0].reshape(-1, *shape)
+
+
+def words(seed_L: Tensor, step: int | Tensor, wanted: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """:func:`bits` of several ``(stream, count)`` at once, each ``[L, count]``: as many operations as for one."""
+    blocks = [-(-count // 4) for _, count in wanted]
+    even_2LQ, odd_2LQ = _philox(seed_L, step, [stream for stream, _ in wanted], blocks)
     words_LQ4 = torch.stack((even_2LQ[0], odd_2LQ[0], even_2LQ[1], odd_2LQ[1]), dim=-1)
-    return words_LQ4.flatten(1)[:, :count].reshape(-1, *shape)
+    parts = words_LQ4.split_with_sizes(blocks, dim=1)
+    return [part.flatten(1)[:, :count] for part, (_, count) in zip(parts, wanted, strict=True)]
 
 
 def uniform(seed_L: Tensor, stream: int, step: int | Tensor, shape: tuple[int, ...]) -> Tensor:
     """Float32 ``[L, *shape]`` in [0, 1): the upper 24 bits, exact."""
-    return (bits(seed_L, stream, step, shape) >> 8).to(torch.float32) * 2.0**-24
+    return to_uniform(bits(seed_L, stream, step, shape))
+
+
+def to_uniform(words: Tensor) -> Tensor:
+    """Words as float32 in [0, 1)."""
+    return (words >> 8).to(torch.float32) * 2.0**-24
 
 
 def randint(seed_L: Tensor, stream: int, step: int | Tensor, shape: tuple[int, ...], high: int | Tensor) -> Tensor:
@@ -69,9 +81,13 @@ def randint(seed_L: Tensor, stream: int, step: int | Tensor, shape: tuple[int, .
 
     Multiply and shift (Lemire 2019) without the rejection: the bias is below ``high / 2**32``.
     """
-    words = bits(seed_L, stream, step, shape)
+    return to_integer(bits(seed_L, stream, step, shape), high)
+
+
+def to_integer(words: Tensor, high: int | Tensor) -> Tensor:
+    """Words ``[L, ...]`` as int64 in [0, high)."""
     if isinstance(high, Tensor):
-        high = high.reshape(-1, *(1 for _ in shape))
+        high = high.reshape(-1, *(1 for _ in words.shape[1:]))
     return (words * high) >> 32
 
 
@@ -81,22 +97,32 @@ def normal(seed_L: Tensor, stream: int, step: int | Tensor, shape: tuple[int, ..
     Equal on CPU and CUDA within rounding only: the two devices' log and cosine differ in the last bits.
     """
     count = math.prod(shape)
-    blocks = -(-count // 4)
-    even_2LQ, odd_2LQ = _philox(seed_L, stream, step, -(-blocks // _ALIGN) * _ALIGN)
-    radius_2LQ = (((even_2LQ >> 8) + 1).to(torch.float32) * 2.0**-24).log().mul(-2.0).sqrt()
-    angle_2LQ = (odd_2LQ >> 8).to(torch.float32) * (2.0**-24 * 2.0 * math.pi)
-    cosine_2LQ, sine_2LQ = radius_2LQ * angle_2LQ.cos(), radius_2LQ * angle_2LQ.sin()
-    draws_LQ4 = torch.stack((cosine_2LQ[0], sine_2LQ[0], cosine_2LQ[1], sine_2LQ[1]), dim=-1)
-    return draws_LQ4.flatten(1)[:, :count].reshape(-1, *shape)
+    return to_normal(words(seed_L, step, ((stream, words_of_normals(count)),))[0], count).reshape(-1, *shape)
 
 
-def _philox(seed_L: Tensor, stream: int, step: int | Tensor, blocks: int) -> tuple[Tensor, Tensor]:
-    """Words (0, 2) and words (1, 3) of ``blocks`` Philox blocks per lane, each int64 ``[2, L, Q]``.
+def words_of_normals(count: int) -> int:
+    """How many words :func:`to_normal` needs for so many draws: whole vectors in the functions behind it."""
+    return -(-count // (2 * _ALIGN)) * 2 * _ALIGN
+
+
+def to_normal(words_LN: Tensor, count: int) -> Tensor:
+    """The first ``count`` standard normal draws, ``[L, count]``, of :func:`words_of_normals` words."""
+    radius_LM, angle_LM = (words_LN >> 8).unflatten(1, (-1, 2)).unbind(-1)
+    radius_LM = ((radius_LM + 1).to(torch.float32) * 2.0**-24).log().mul(-2.0).sqrt()
+    angle_LM = angle_LM.to(torch.float32) * (2.0**-24 * 2.0 * math.pi)
+    draws_LM2 = torch.stack((radius_LM * angle_LM.cos(), radius_LM * angle_LM.sin()), dim=-1)
+    return draws_LM2.flatten(1)[:, :count]
+
+
+def _philox(seed_L: Tensor, step: int | Tensor, streams: Sequence[int], blocks: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Words (0, 2) and words (1, 3) of so many Philox blocks of each stream and lane, each int64 ``[2, L, Q]``.
 
     One round maps (c0, c1, c2, c3) to (hi1 ^ c1 ^ k0, lo1, hi0 ^ c3 ^ k1, lo0), where hi:lo are the 64-bit products of
     c0 and c2 with their multipliers. With a = M - 2**32 the product c M is c a + c 2**32: its low word is that of c a,
     its high word is (c a >> 32) + c.
     """
+    if seed_L.is_cuda:
+        return _philox_by_word(seed_L, stream, step, blocks)
     lanes, device = seed_L.shape[0], seed_L.device
     multiplier_2 = _pair(_MULTIPLIER, device)
     turn_R = torch.arange(_ROUNDS, device=device).view(-1, 1, 1, 1)
@@ -104,15 +130,40 @@ def _philox(seed_L: Tensor, stream: int, step: int | Tensor, blocks: int) -> tup
     key_R2L = (key_2L + _pair(_WEYL, device) * turn_R) & _MASK
     step_L = step.view(-1) if isinstance(step, Tensor) else torch.full((1,), step, dtype=torch.int64, device=device)
     step_L = step_L.expand(lanes).unsqueeze(-1)
-    index_Q = torch.arange(blocks, device=device)
-    even = torch.stack((index_Q.expand(lanes, blocks), (step_L & _MASK).expand(lanes, blocks)))
-    odd = torch.stack((torch.full_like(step_L, int(stream)), step_L >> 32))
+    total = sum(blocks)
+    index_Q = torch.cat([torch.arange(count, device=device) for count in blocks])
+    stream_Q = torch.cat(
+        [
+            torch.full((count,), int(stream), dtype=torch.int64, device=device)
+            for stream, count in zip(streams, blocks, strict=True)
+        ]
+    )
+    even = torch.stack((index_Q.expand(lanes, total), (step_L & _MASK).expand(lanes, total)))
+    odd = torch.stack((stream_Q.expand(lanes, total), (step_L >> 32).expand(lanes, total)))
     for key_2L in key_R2L.unbind():
         product = even * multiplier_2
         high = (product >> 32).add_(even)
         even = high.flip(0).bitwise_xor_(odd).bitwise_xor_(key_2L)
         odd = product.bitwise_and_(_MASK).flip(0)
     return even, odd
+
+
+def _philox_by_word(seed_L: Tensor, stream: int, step: int | Tensor, blocks: int) -> tuple[Tensor, Tensor]:
+    """The same bits word by word: more operations, which a compiler makes one kernel of."""
+    lanes, device = seed_L.shape[0], seed_L.device
+    key0_L1, key1_L1 = (seed_L & _MASK).unsqueeze(-1), (seed_L >> 32).unsqueeze(-1)
+    step_L = step.view(-1) if isinstance(step, Tensor) else torch.full((1,), step, dtype=torch.int64, device=device)
+    step_L1 = step_L.expand(lanes).unsqueeze(-1)
+    word0 = torch.arange(blocks, device=device).expand(lanes, blocks)
+    word1 = torch.full((1, 1), int(stream), dtype=torch.int64, device=device)
+    word2, word3 = step_L1 & _MASK, step_L1 >> 32
+    for turn in range(_ROUNDS):
+        product0, product1 = word0 * _MULTIPLIER[0], word2 * _MULTIPLIER[1]
+        high0, high1 = (product0 >> 32) + word0, (product1 >> 32) + word2
+        word0 = high1 ^ word1 ^ ((key0_L1 + _WEYL[0] * turn) & _MASK)
+        word2 = high0 ^ word3 ^ ((key1_L1 + _WEYL[1] * turn) & _MASK)
+        word1, word3 = product1 & _MASK, product0 & _MASK
+    return torch.stack((word0, word2)), torch.stack((word1.expand_as(word0), word3.expand_as(word0)))
 
 
 def _pair(values: tuple[int, int], device: torch.device) -> Tensor:

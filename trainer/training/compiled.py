@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from trainer.lanes.tree import flatten, unflatten
+from trainer.lanes.tree import flatten, map_tensors, unflatten
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -36,7 +36,8 @@ def compile_for(function: Callable[[A], R], argument: A) -> Callable[[A], R]:
         results.append(result)
         return list(flatten(result).values())
 
-    graph = make_fx(flat, tracing_mode="fake")(*tensors)
+    function(map_tensors(torch.clone, argument))  # constants that the code keeps must exist before it sees fake tensors
+    graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     compiled: Any = inductor.compile(graph, list(tensors), options=_OPTIONS)
     like = results[0]
     made = list(flatten(like))

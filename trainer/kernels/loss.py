@@ -1,0 +1,204 @@
+"""Softmax, cross-entropy, expectation and their gradient for the chosen actions, straight from the heads' product.
+
+Why: as tensor operations the chosen rows are gathered, their gradient is scattered with atomics into a zeroed tensor of
+all logits, and that is padded again: the logits travel four times. Here they are read once forward and once backward, and
+the gradient is written once, zeros included. Eager twin: :func:`trainer.agent.losses.value_loss` of the chosen rows.
+
+Legend: L lanes, B rows, N padded width of the product (K x A and zeros), G = 4 branches, A atoms.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_VALUES = 1024  # of one tile
+
+
+def chosen_losses(
+    logits_LBN: Tensor, action_LBG: Tensor, target_LBGA: Tensor, share_L: Tensor, atoms_LA: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the chosen actions' distributions, ``[L, B, G]`` each: cross-entropy against the target mixed with ``share_L``
+    of the uniform distribution; mean less the target's mean (gradient flows through these two); mean; mean square."""
+    entropy, error, mean, square = _ChosenLosses.apply(
+        logits_LBN, action_LBG.contiguous(), target_LBGA.contiguous(), share_L.float(), atoms_LA.contiguous()
+    )
+    return entropy, error, mean, square
+
+
+class _ChosenLosses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+        made: Tensor = _losses(*inputs)
+        ctx.save_for_backward(*inputs)
+        entropy, error, mean, square = made.unbind(-1)
+        ctx.mark_non_differentiable(mean, square)
+        return entropy, error, mean, square
+
+    @staticmethod
+    def backward(ctx: Any, grad_entropy: Tensor, grad_error: Tensor, *_rest: Tensor) -> tuple[Tensor | None, ...]:
+        grad: Tensor = _gradient(*ctx.saved_tensors, grad_entropy.contiguous(), grad_error.contiguous())
+        return grad, None, None, None, None
+
+
+@torch.library.custom_op("paceline::chosen_losses", mutates_args=())
+def _losses(logits: Tensor, action: Tensor, target: Tensor, share: Tensor, atoms: Tensor) -> Tensor:
+    lanes, rows, width = logits.shape
+    count = atoms.shape[1]
+    made = torch.empty(lanes, rows, 4, 4, dtype=torch.float32, device=logits.device)
+    padded = triton.next_power_of_2(count)
+    tile = max(_VALUES // padded, 1)
+    _forward[(triton.cdiv(rows, tile), lanes, 4)](
+        logits, action, target, share, atoms, made, rows, width, count, padded, tile, num_warps=4
+    )
+    return made
+
+
+@_losses.register_fake
+def _(logits: Tensor, action: Tensor, target: Tensor, share: Tensor, atoms: Tensor) -> Tensor:
+    return logits.new_empty((*logits.shape[:2], 4, 4), dtype=torch.float32)
+
+
+@torch.library.custom_op("paceline::chosen_gradient", mutates_args=())
+def _gradient(
+    logits: Tensor,
+    action: Tensor,
+    target: Tensor,
+    share: Tensor,
+    atoms: Tensor,
+    grad_entropy: Tensor,
+    grad_error: Tensor,
+) -> Tensor:
+    lanes, rows, width = logits.shape
+    count = atoms.shape[1]
+    grad = torch.empty(lanes, rows, width, dtype=logits.dtype, device=logits.device)
+    padded = triton.next_power_of_2(count)
+    tile = max(_VALUES // padded, 1)
+    _backward[(triton.cdiv(rows, tile), lanes, 4)](
+        logits,
+        action,
+        target,
+        share,
+        atoms,
+        grad_entropy,
+        grad_error,
+        grad,
+        rows,
+        width,
+        count,
+        padded,
+        tile,
+        num_warps=4,
+    )
+    return grad
+
+
+@_gradient.register_fake
+def _(
+    logits: Tensor,
+    action: Tensor,
+    target: Tensor,
+    share: Tensor,
+    atoms: Tensor,
+    grad_entropy: Tensor,
+    grad_error: Tensor,
+) -> Tensor:
+    return logits.new_empty(logits.shape)
+
+
+@triton.jit
+def _tile(
+    logits_ptr,
+    action_ptr,
+    target_ptr,
+    share_ptr,
+    atoms_ptr,
+    rows,
+    stride,
+    count,
+    padded: tl.constexpr,
+    tile: tl.constexpr,
+):
+    """Probabilities, log-probabilities and targets of the chosen actions of one branch in one tile."""
+    lane = tl.program_id(1).to(tl.int64)
+    branch = tl.program_id(2)
+    row = tl.program_id(0) * tile + tl.arange(0, tile)
+    inside = row < rows
+    n = lane * rows + row
+    i = tl.arange(0, padded)
+    mask = inside[:, None] & (i < count)[None, :]
+    first = tl.where(branch == 0, 0, 1 + 3 * branch)  # branches of 4, 3, 3, 3 actions
+    action = tl.load(action_ptr + n * 4 + branch, mask=inside, other=0).to(tl.int32)
+    at = logits_ptr + (n * stride + (first + action) * count)[:, None] + i[None, :]
+    logits = tl.load(at, mask=mask, other=-float("inf")).to(tl.float32)
+    most = tl.where(inside, tl.max(logits, 1), 0.0)
+    weight = tl.where(mask, tl.exp(logits - most[:, None]), 0.0)
+    total = tl.where(inside, tl.sum(weight, 1), 1.0)
+    probability = weight / total[:, None]
+    log_probability = tl.where(mask, logits - most[:, None] - tl.log(total)[:, None], 0.0)
+    target = tl.load(target_ptr + (n * 4 + branch)[:, None] * count + i[None, :], mask=mask, other=0.0)
+    share = tl.load(share_ptr + lane)
+    smooth = tl.where(mask, (1.0 - share) * target + share / count, 0.0)
+    z = tl.load(atoms_ptr + lane * count + i, mask=i < count, other=0.0)[None, :]
+    return n, branch, first, action, inside, mask, i, z, probability, log_probability, target, smooth
+
+
+@triton.jit
+def _forward(
+    logits_ptr,
+    action_ptr,
+    target_ptr,
+    share_ptr,
+    atoms_ptr,
+    made_ptr,
+    rows,
+    stride,
+    count: tl.constexpr,
+    padded: tl.constexpr,
+    tile: tl.constexpr,
+):
+    n, branch, first, action, inside, mask, i, z, probability, log_probability, target, smooth = _tile(
+        logits_ptr, action_ptr, target_ptr, share_ptr, atoms_ptr, rows, stride, count, padded, tile
+    )
+    to = made_ptr + (n * 4 + branch) * 4
+    tl.store(to, -tl.sum(smooth * log_probability, 1), mask=inside)
+    tl.store(to + 1, tl.sum((probability - target) * z, 1), mask=inside)
+    tl.store(to + 2, tl.sum(probability * z, 1), mask=inside)
+    tl.store(to + 3, tl.sum(probability * z * z, 1), mask=inside)
+
+
+@triton.jit
+def _backward(
+    logits_ptr,
+    action_ptr,
+    target_ptr,
+    share_ptr,
+    atoms_ptr,
+    grad_entropy_ptr,
+    grad_error_ptr,
+    grad_ptr,
+    rows,
+    stride,
+    count: tl.constexpr,
+    padded: tl.constexpr,
+    tile: tl.constexpr,
+):
+    n, branch, first, action, inside, mask, i, z, probability, log_probability, target, smooth = _tile(
+        logits_ptr, action_ptr, target_ptr, share_ptr, atoms_ptr, rows, stride, count, padded, tile
+    )
+    of_entropy = tl.load(grad_entropy_ptr + n * 4 + branch, mask=inside, other=0.0)[:, None]
+    of_error = tl.load(grad_error_ptr + n * 4 + branch, mask=inside, other=0.0)[:, None]
+    mean = tl.sum(probability * z, 1)[:, None]
+    grad = of_entropy * (probability * tl.sum(smooth, 1)[:, None] - smooth) + of_error * probability * (z - mean)
+    to = grad_ptr + (n * stride + first * count)[:, None] + i[None, :]
+    for k in range(3):
+        tl.store(to + k * count, tl.where((action == k)[:, None], grad, 0.0), mask=mask)
+    if branch == 0:
+        tl.store(to + 3 * count, tl.where((action == 3)[:, None], grad, 0.0), mask=mask)
+    if branch == 3:  # the columns that pad the product
+        end = grad_ptr + (n * stride + 13 * count)[:, None] + i[None, :]
+        tl.store(end, tl.zeros((tile, padded), tl.float32), mask=inside[:, None] & (i < stride - 13 * count)[None, :])
