@@ -50,6 +50,7 @@ class Entry:
 @dataclass
 class _Trainer:
     stops: dict[str, int] = field(default_factory=dict)  # trials to stop, told at its next call, and their lanes
+    place: str = ""
     full: bool = False  # something that waited did not fit at its last call
 
 
@@ -123,6 +124,7 @@ class PoolState:
         trainer = self._trainers.get(trainer_id)
         if trainer is None:
             return Orders(leave=True)
+        trainer.place = news.place or trainer.place
         for trial_id, epoch in news.epochs.items():
             entry = self.entries.get(trial_id)
             if entry is not None and entry.trainer == trainer_id and epoch > entry.epoch:
@@ -203,6 +205,7 @@ class PoolState:
         return {
             "draining": self.draining,
             "trainers": {trainer: self._held(trainer) for trainer in self._trainers},
+            "places": {name: trainer.place for name, trainer in self._trainers.items()},
             **{phase: phases.count(phase) for phase in ("waiting", "training", "ended")},
             "trials": {
                 trial_id: {"phase": entry.phase, "trainer": entry.trainer, "epoch": entry.epoch, "losses": entry.losses}

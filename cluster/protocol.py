@@ -83,3 +83,4 @@ class News:
     reports: tuple[tuple[int, RungReport], ...] = ()  # (attempt, report)
     returned: tuple[tuple[int, str], ...] = ()  # (attempt, trial id): no room after all; to be queued again
     epochs: Mapping[str, int] = field(default_factory=dict)  # trial id -> epochs finished, of the residents
+    place: str = ""  # host and process, for people

@@ -8,6 +8,8 @@ is stopped.
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,6 +122,7 @@ class TrainerLoop:
             tuple(self._reports),
             tuple(self._returned),
             {trial_id: trial.epoch for trial_id, trial in self._trials.items()},
+            f"{socket.gethostname()}:{os.getpid()}",
         )
         self._reports, self._returned = [], []
         return news
