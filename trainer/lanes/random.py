@@ -107,7 +107,7 @@ def words_of_normals(count: int) -> int:
 
 def to_normal(words_LN: Tensor, count: int) -> Tensor:
     """The first ``count`` standard normal draws, ``[L, count]``, of :func:`words_of_normals` words."""
-    radius_LM, angle_LM = (words_LN >> 8).unflatten(1, (-1, 2)).unbind(-1)
+    radius_LM, angle_LM = (words_LN >> 8).view(len(words_LN), -1, 2).unbind(-1)
     radius_LM = ((radius_LM + 1).to(torch.float32) * 2.0**-24).log().mul(-2.0).sqrt()
     angle_LM = angle_LM.to(torch.float32) * (2.0**-24 * 2.0 * math.pi)
     draws_LM2 = torch.stack((radius_LM * angle_LM.cos(), radius_LM * angle_LM.sin()), dim=-1)
@@ -121,13 +121,7 @@ def _philox(seed_L: Tensor, step: int | Tensor, streams: Sequence[int], blocks: 
     c0 and c2 with their multipliers. With a = M - 2**32 the product c M is c a + c 2**32: its low word is that of c a,
     its high word is (c a >> 32) + c.
     """
-    if seed_L.is_cuda:
-        return _philox_by_word(seed_L, stream, step, blocks)
     lanes, device = seed_L.shape[0], seed_L.device
-    multiplier_2 = _pair(_MULTIPLIER, device)
-    turn_R = torch.arange(_ROUNDS, device=device).view(-1, 1, 1, 1)
-    key_2L = torch.stack((seed_L & _MASK, seed_L >> 32)).unsqueeze(-1)
-    key_R2L = (key_2L + _pair(_WEYL, device) * turn_R) & _MASK
     step_L = step.view(-1) if isinstance(step, Tensor) else torch.full((1,), step, dtype=torch.int64, device=device)
     step_L = step_L.expand(lanes).unsqueeze(-1)
     total = sum(blocks)
@@ -138,6 +132,12 @@ def _philox(seed_L: Tensor, step: int | Tensor, streams: Sequence[int], blocks: 
             for stream, count in zip(streams, blocks, strict=True)
         ]
     )
+    if seed_L.is_cuda:
+        return _by_word(seed_L.unsqueeze(-1), step_L, index_Q, stream_Q)
+    multiplier_2 = _pair(_MULTIPLIER, device)
+    turn_R = torch.arange(_ROUNDS, device=device).view(-1, 1, 1, 1)
+    key_2L = torch.stack((seed_L & _MASK, seed_L >> 32)).unsqueeze(-1)
+    key_R2L = (key_2L + _pair(_WEYL, device) * turn_R) & _MASK
     even = torch.stack((index_Q.expand(lanes, total), (step_L & _MASK).expand(lanes, total)))
     odd = torch.stack((stream_Q.expand(lanes, total), (step_L >> 32).expand(lanes, total)))
     for key_2L in key_R2L.unbind():
@@ -148,22 +148,17 @@ def _philox(seed_L: Tensor, step: int | Tensor, streams: Sequence[int], blocks: 
     return even, odd
 
 
-def _philox_by_word(seed_L: Tensor, stream: int, step: int | Tensor, blocks: int) -> tuple[Tensor, Tensor]:
-    """The same bits word by word: more operations, which a compiler makes one kernel of."""
-    lanes, device = seed_L.shape[0], seed_L.device
-    key0_L1, key1_L1 = (seed_L & _MASK).unsqueeze(-1), (seed_L >> 32).unsqueeze(-1)
-    step_L = step.view(-1) if isinstance(step, Tensor) else torch.full((1,), step, dtype=torch.int64, device=device)
-    step_L1 = step_L.expand(lanes).unsqueeze(-1)
-    word0 = torch.arange(blocks, device=device).expand(lanes, blocks)
-    word1 = torch.full((1, 1), int(stream), dtype=torch.int64, device=device)
+def _by_word(seed_L1: Tensor, step_L1: Tensor, index_Q: Tensor, stream_Q: Tensor) -> tuple[Tensor, Tensor]:
+    """The same bits word by word: more operations, of which a compiler makes one kernel."""
+    word0, word1 = index_Q.expand(len(seed_L1), -1), stream_Q.unsqueeze(0)
     word2, word3 = step_L1 & _MASK, step_L1 >> 32
     for turn in range(_ROUNDS):
         product0, product1 = word0 * _MULTIPLIER[0], word2 * _MULTIPLIER[1]
         high0, high1 = (product0 >> 32) + word0, (product1 >> 32) + word2
-        word0 = high1 ^ word1 ^ ((key0_L1 + _WEYL[0] * turn) & _MASK)
-        word2 = high0 ^ word3 ^ ((key1_L1 + _WEYL[1] * turn) & _MASK)
+        word0 = high1 ^ word1 ^ (((seed_L1 & _MASK) + _WEYL[0] * turn) & _MASK)
+        word2 = high0 ^ word3 ^ (((seed_L1 >> 32) + _WEYL[1] * turn) & _MASK)
         word1, word3 = product1 & _MASK, product0 & _MASK
-    return torch.stack((word0, word2)), torch.stack((word1.expand_as(word0), word3.expand_as(word0)))
+    return torch.stack((word0, word2)), torch.stack((word1, word3))
 
 
 def _pair(values: tuple[int, int], device: torch.device) -> Tensor:
