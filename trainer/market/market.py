@@ -47,7 +47,7 @@ class Market:
     features_NF: Tensor  # float32, raw (not normalised), finite
     session_N: Tensor  # int64, 0-based, never decreasing
     bars_left_N: Tensor  # int64, bars that follow within the session; 0 on its last bar
-    flat_N: Tensor  # bool, a position must be closed at this bar's close: session end (if overnight is off) or contract roll
+    flat_N: Tensor  # bool, nothing may be held beyond this close: session end (if overnight is off), contract roll
     mirror: MirrorView
 
     @property
