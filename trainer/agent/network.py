@@ -184,10 +184,10 @@ def forward(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
         weights: ``layout(shape).views`` of a ``[L, D]`` buffer, or those :func:`with_head`; their dtype is the dtype
             of the computation.
     """
-    return heads(shape, trunk(shape, weights, obs), with_head(shape, weights)[_HEAD])
+    return heads(shape, trunk(shape, weights, obs), with_head(weights)[_HEAD])
 
 
-def with_head(shape: NetworkShape, weights: Weights) -> Weights:
+def with_head(weights: Weights) -> Weights:
     """The weights with what :func:`duelling` makes of them, for those who call :func:`forward` more than once."""
     return weights if _HEAD in weights else {**weights, _HEAD: duelling(weights)}
 
@@ -199,7 +199,7 @@ def heads(shape: NetworkShape, hidden_LBH: Tensor, head_LRN: Tensor) -> Tensor:
 
 def padded_logits(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
     """:func:`forward` as its product leaves it, ``[L, B, N]``: the columns after K x A pad its rows."""
-    return _affine(trunk(shape, weights, obs), with_head(shape, weights)[_HEAD])
+    return _affine(trunk(shape, weights, obs), with_head(weights)[_HEAD])
 
 
 def unpadded(shape: NetworkShape, logits_LBN: Tensor) -> Tensor:

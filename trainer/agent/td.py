@@ -118,7 +118,7 @@ def td_loss(
         signals: its health decides the label smoothing.
         epoch_L: epochs each lane has finished, which decide the blend.
     """
-    online = with_head(shape, online)
+    online = with_head(online)
     targets = td_targets(shape, online, target, next_obs, batch, support, params)
     logits_LBN = padded_logits(shape, online, obs)
     alpha_L, sigma_L = c51_share(epoch_L, params), popart_.sigma(popart, params)

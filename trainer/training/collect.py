@@ -19,7 +19,7 @@ from trainer.agent.popart import PopArt
 from trainer.env.observe import observe, portfolio_features
 from trainer.env.state import EnvState, episode_end, reset
 from trainer.env.step import env_step
-from trainer.lanes.random import Stream, randint, uniform
+from trainer.lanes.random import Stream, to_integer, to_uniform, words
 from trainer.lanes.tree import copy_, map_tensors
 from trainer.market.market import Market
 from trainer.replay.ring import Transition
@@ -107,23 +107,21 @@ def _restarted(setting: Setting, state: LaneState, env: EnvState) -> EnvState:
 
 def new_episodes(setting: Setting, state: LaneState) -> EnvState:
     """Episodes at random starts in each lane's train range; mirrored ones by the profile's rule."""
-    fold, counters = state.fold, state.counters
-    episodes = (setting.training.episodes,)
-    seed_L, step_L = counters.seed_L, counters.collect_L + 1
+    fold, counters, episodes = state.fold, state.counters, setting.training.episodes
+    start_LE, mirror_LE = words(
+        counters.seed_L, counters.collect_L + 1, ((Stream.START, episodes), (Stream.MIRROR, episodes))
+    )
     if setting.session_episodes:
-        offset_LE = randint(seed_L, Stream.START, step_L, episodes, fold.session_count_L)
+        offset_LE = to_integer(start_LE, fold.session_count_L)
         bar_LE = setting.session_start_S[fold.session_first_L[:, None] + offset_LE]
     else:
-        length_L = fold.train_last_L - fold.train_first_L
-        bar_LE = fold.train_first_L[:, None] + randint(seed_L, Stream.START, step_L, episodes, length_L)
+        bar_LE = fold.train_first_L[:, None] + to_integer(start_LE, fold.train_last_L - fold.train_first_L)
     end_LE = episode_end(state.env_params, setting.market, bar_LE, fold.train_last_L)
-    return reset(state.env_params, setting.market, bar_LE, end_LE, _mirrored(setting, state, bar_LE))
+    return reset(state.env_params, setting.market, bar_LE, end_LE, _mirrored(setting, state, mirror_LE))
 
 
-def _mirrored(setting: Setting, state: LaneState, bar_LE: Tensor) -> Tensor:
-    counters = state.counters
+def _mirrored(setting: Setting, state: LaneState, word_LE: Tensor) -> Tensor:
     if setting.training.mirror == "episode":
-        draw_LE = uniform(counters.seed_L, Stream.MIRROR, counters.collect_L + 1, (bar_LE.shape[1],))
-        return draw_LE < 0.5
-    odd_L = (counters.epoch_L % 2 == 1) & (setting.training.mirror == "epoch")
-    return odd_L[:, None].expand_as(bar_LE).clone()
+        return to_uniform(word_LE) < 0.5
+    odd_L = (state.counters.epoch_L % 2 == 1) & (setting.training.mirror == "epoch")
+    return odd_L[:, None].expand_as(word_LE).clone()
