@@ -149,7 +149,8 @@ class TrainerLoop:
         scored = report.failed is None and report.epoch in trial.admission.request.rungs
         if scored:
             trial.history[-1]["score"] = score_at(trial.history, report.epoch, training.score_epochs)
-        self._record(trial, trial.wanted_epoch)
+        ends = report.failed is not None or report.epoch == trial.budget
+        self._record(trial, report.epoch if ends else trial.wanted_epoch)
         if report.failed is not None:
             error = f"epoch {report.epoch}: {report.failed}; lower agent.lr or look at the data"
             self._report(trial, RungReport(trial.trial_id, report.epoch, None, error=error))
@@ -203,7 +204,7 @@ class TrainerLoop:
         self.capacity.admitted(signature, group.state)
         self._groups[signature] = group
         self._trials[request.trial_id] = trial
-        self._record(trial, trial.wanted_epoch)
+        self._record(trial, trial.epoch if trial.epoch == trial.budget else trial.wanted_epoch)
         if trial.epoch == trial.budget:
             self._export(trial)
             self._evict(trial)

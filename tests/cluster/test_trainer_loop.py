@@ -290,6 +290,12 @@ def test_what_a_trial_did_beyond_its_rung_is_tracked_once_it_may_go_on(link: Lin
     assert all(len(times) == 1 for times in link.records.values())
 
 
+def test_a_trial_that_ended_is_tracked_to_its_end_whoever_was_asked(link: Link) -> None:
+    link.state.submit(request_of("t0", rungs=(1, 3)))
+    link.run()
+    assert sorted(epoch for _, epoch in link.records) == [1, 2, 3]
+
+
 def test_tracking_after_a_restart_has_every_epoch_and_repeats_none_under_another_time(link: Link) -> None:
     request = request_of("t0", rungs=(4,), **{"training.checkpoint_every": 1})
     link.state.submit(request)
