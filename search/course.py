@@ -57,7 +57,7 @@ class Course:
         self.folder, self.profile, self.tracking, self.told = folder, profile, tracking, told
         self.log = SweepLog(folder / LOG)
         self.ledger = Ledger()
-        self.searcher = make_searcher(profile, earlier)
+        self.searcher = make_searcher(profile, earlier, study_name=self.sweep_id)
         self.pool: PoolHandle | None = None
         self.live = False
         self.appended = 0  # events this driver wrote
@@ -189,7 +189,9 @@ class Course:
 
     def _note_rung(self, report: RungReport) -> bool:
         trial = self.ledger.trials[report.trial_id]
-        if report.score is None or report.epoch in (epoch for epoch, _ in trial.rungs):
+        if report.score is None or not math.isfinite(report.score):
+            return False
+        if report.epoch in (epoch for epoch, _ in trial.rungs):
             return False
         folds = [{name: _finite(value) for name, value in fold.items()} for fold in report.folds]
         event = {"kind": "rung", "trial_id": report.trial_id, "epoch": report.epoch, "score": report.score}
@@ -199,8 +201,8 @@ class Course:
     def _verdict(self, report: RungReport, pruned: bool) -> tuple[Outcome, str]:
         if report.error is not None:
             return Outcome.failed(), report.error
-        if report.score is None:
-            return Outcome.failed(), f"no score at epoch {report.epoch}"
+        if report.score is None or not math.isfinite(report.score):
+            return Outcome.failed(), f"score {report.score} at epoch {report.epoch}"
         if pruned:
             name = self.profile.sweep.scheduler.name
             return Outcome.pruned(report.score, report.epoch), f"stopped by {name} at epoch {report.epoch}"
@@ -238,13 +240,14 @@ def new_sweep_id(folder: Path) -> str:
     return sweep_id
 
 
-def make_searcher(profile: Profile, earlier: list[Earlier]) -> Searcher:
-    """The searcher of a sweep, before its first ask."""
+def make_searcher(profile: Profile, earlier: list[Earlier], study_name: str = "") -> Searcher:
+    """The searcher of a sweep, before its first ask. ``study_name`` is for Optuna, where the profile names none."""
     sweep, space = profile.sweep, profile.space
     match sweep.searcher:
         case "pso":
             return PsoSearcher(space, sweep.seed, sweep.first, earlier, sweep.pso)
         case "optuna":
-            return OptunaSearcher(space, sweep.seed, sweep.first, earlier, sweep.optuna)
+            named = sweep.optuna if sweep.optuna.study_name else sweep.optuna.model_copy(update={"study_name": study_name})
+            return OptunaSearcher(space, sweep.seed, sweep.first, earlier, named)
         case _:
             return RandomSearcher(space, sweep.seed, sweep.first, earlier)

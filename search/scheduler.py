@@ -53,6 +53,7 @@ class SweepScheduler(FIFOScheduler):
         self._known: dict[str, _Trial] = {}
         self._judged: set[tuple[str, int]] = set()
         self._newest: Any = None
+        self._stopped: set[str] = set()
         for record in earlier:
             self._prime(record)
 
@@ -101,7 +102,12 @@ class SweepScheduler(FIFOScheduler):
         if score is None or epoch is None or not math.isfinite(score) or (trial_id, epoch) in self._judged:
             return str(TrialScheduler.CONTINUE)
         self._judged.add((trial_id, epoch))
-        return str(self.inner.on_trial_result(controller, self._add(trial_id), {EPOCH: epoch, SCORE: score}))
+        if trial_id not in self._stopped:
+            result = {EPOCH: epoch, SCORE: score}
+            if self.inner.on_trial_result(controller, self._add(trial_id), result) != TrialScheduler.STOP:
+                return str(TrialScheduler.CONTINUE)
+            self._stopped.add(trial_id)
+        return str(TrialScheduler.STOP)
 
     def _add(self, trial_id: str) -> _Trial:
         if trial_id not in self._known:
@@ -110,8 +116,12 @@ class SweepScheduler(FIFOScheduler):
         return self._known[trial_id]
 
     def _prime(self, record: TrialRecord) -> None:
+        """Let the scheduler remember a trial's rungs. What it says of them means nothing: verdicts are in the log."""
         for epoch, score in record.rungs:
             self._judge(None, record.trial_id, {EPOCH: epoch, SCORE: score})
+            self._stopped.clear()
+            if isinstance(self.inner, MedianStoppingRule):
+                self.inner._stopped_trials.clear()
 
 
 @dataclass(frozen=True)
