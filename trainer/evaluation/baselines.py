@@ -1,10 +1,10 @@
 """What a trained agent has to beat, on the same bars through the same environment.
 
-Flat never trades. Buy-and-hold is long all of ``max_position`` from each slot's first bar. The random policy has exactly
-the agent's turnover habits and none of its information: the agent's own actions, played on other sessions (or, in one long
-range, at another time).
+Flat never trades. Buy-and-hold is long all of ``max_position`` from each slot's first bar. The random policy has the
+agent's turnover and none of its information: the agent's own actions, played on other sessions (or, in one long range,
+at another time).
 
-Legend: L lanes, V slots, S steps.
+Legend: L lanes, V slots, S steps, R random policies of all lanes.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ def buy_and_hold(slots: Slots) -> Policy:
     return act
 
 
-def displaced(run: Rollout, slots: Slots, turn: int, turns: int) -> Policy:
-    """The actions of ``run``, each slot playing those of the one ``turn / turns`` of all slots further on.
+def displaced(run: Rollout, slots: Slots, turns: int) -> Policy:
+    """``turns - 1`` random policies for each lane of ``run``, as lanes of one rollout: lane ``l * (turns - 1) + k - 1``
+    plays what lane ``l`` did in the slot ``k / turns`` of all its slots further on.
 
-    A lane of one slot plays its own actions, moved by that share of its length.
+    A lane of one slot plays its own actions, moved by that share of its length. ``slots`` are those of ``run``.
     """
-    length_LV = slots.end_LV - slots.start_LV
-    count_L = (length_LV > 0).sum(-1)
-    index_V = torch.arange(slots.start_LV.shape[1], device=count_L.device)
-    shift_L = (count_L * turn // turns).clamp(min=1)
-    source_LV = (index_V + shift_L[:, None]) % count_L.clamp(min=1)[:, None]
-    source_LV = torch.where((count_L > 1)[:, None], source_LV, index_V)
-    later_LV = torch.where((count_L > 1)[:, None], 0, (length_LV * turn // turns).clamp(min=1))
+    copies = turns - 1
+    lane_R = torch.arange(slots.start_LV.shape[0], device=slots.start_LV.device).repeat_interleave(copies)
+    turn_R = (torch.arange(len(lane_R), device=lane_R.device) % copies) + 1
+    length_RV = (slots.end_LV - slots.start_LV)[lane_R]
+    count_R1 = (length_RV > 0).sum(-1, keepdim=True)
+    many_R1 = count_R1 > 1
+    index_V = torch.arange(length_RV.shape[1], device=lane_R.device)
+    shift_R1 = (count_R1 * turn_R[:, None] // turns).clamp(min=1)
+    source_RV = torch.where(many_R1, (index_V + shift_R1) % count_R1.clamp(min=1), index_V)
+    later_RV = torch.where(many_R1, 0, (length_RV * turn_R[:, None] // turns).clamp(min=1))
 
     def act(step: int, _state: EnvState, _observe: object) -> Tensor:
-        when_LV = (step + later_LV) % length_LV.clamp(min=1)
-        when_LV = torch.where(later_LV > 0, when_LV, step)
-        lane_L1 = torch.arange(source_LV.shape[0], device=source_LV.device)[:, None]
-        return run.action_SLV4[when_LV, lane_L1, source_LV].long()
+        when_RV = torch.where(many_R1, step, (step + later_RV) % length_RV.clamp(min=1))
+        return run.action_SLV4[when_RV, lane_R[:, None], source_RV].long()
 
     return act

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from statistics import mean
 
 import torch
+from torch import Tensor
 
 from trainer.config import TrialConfig
-from trainer.evaluation.backtest import Policy, Rollout, paths, rollout
+from trainer.evaluation.backtest import Policy, paths, rollout
 from trainer.evaluation.baselines import buy_and_hold, displaced
 from trainer.evaluation.metrics import backtest_metrics
 from trainer.evaluation.oracle import oracle_actions
+from trainer.lanes.tree import take
 from trainer.market.synthetic import generate
 from trainer.training.group import LaneGroup
 from trainer.training.lane_state import LaneState
@@ -30,16 +32,18 @@ class Comparison:
 
 def compare(group: LaneGroup, state: LaneState, config: TrialConfig) -> tuple[Comparison, ...]:
     """Backtest the alternatives on every lane's validation range."""
-    agent = group.greedy_rollout(state)
     slots = state.fold.validation
-    turns = [
-        _sharpes(group, state, config, displaced(agent, slots, turn, RANDOM_RUNS + 1))
-        for turn in range(1, RANDOM_RUNS + 1)
-    ]
     held = _sharpes(group, state, config, buy_and_hold(slots))
+    random = displaced(group.greedy_rollout(state), slots, RANDOM_RUNS + 1)
+    copies = torch.arange(len(held), device=group.device).repeat_interleave(RANDOM_RUNS)
+    random_R = _sharpes(group, state, config, random, copies)
     oracle = _oracle(group, state, config)
     return tuple(
-        Comparison(held[lane], mean(turn[lane] for turn in turns), None if oracle is None else oracle[lane])
+        Comparison(
+            held[lane],
+            mean(random_R[lane * RANDOM_RUNS : (lane + 1) * RANDOM_RUNS]),
+            None if oracle is None else oracle[lane],
+        )
         for lane in range(len(held))
     )
 
@@ -58,22 +62,24 @@ def _oracle(group: LaneGroup, state: LaneState, config: TrialConfig) -> list[flo
     return _sharpes(group, state, config, lambda _step, env, _observe: action_N4[env.bar_LE])
 
 
-def _sharpes(group: LaneGroup, state: LaneState, config: TrialConfig, policy: Policy) -> list[float]:
-    return [
-        backtest_metrics(
-            path, sessions_per_year=group.prepared.instrument.sessions_per_year, min_trades=config.evaluation.min_trades
-        ).sharpe
-        for path in paths(state.env_params, group.prepared.table.session_N, _run(group, state, policy))
-    ]
-
-
-def _run(group: LaneGroup, state: LaneState, policy: Policy) -> Rollout:
-    return rollout(
-        state.env_params,
+def _sharpes(
+    group: LaneGroup, state: LaneState, config: TrialConfig, policy: Policy, lanes: Tensor | None = None
+) -> list[float]:
+    """Validation Sharpe of each lane, or of each of the chosen ``lanes``, which may repeat."""
+    params, fold = state.env_params, state.fold
+    if lanes is not None:
+        params, fold = take(params, lanes), take(fold, lanes)
+    run = rollout(
+        params,
         group.prepared.market,
-        state.fold.normaliser,
-        state.fold.validation,
+        fold.normaliser,
+        fold.validation,
         group.validation_steps,
         group.setting.training.window,
         policy,
     )
+    year = group.prepared.instrument.sessions_per_year
+    return [
+        backtest_metrics(path, sessions_per_year=year, min_trades=config.evaluation.min_trades).sharpe
+        for path in paths(params, group.prepared.table.session_N, run)
+    ]

@@ -9,7 +9,7 @@ Legend: L lanes, D parameters of one lane, F features, V validation slots, S ses
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -116,9 +116,11 @@ def new_lanes(config: TrialConfig, prepared: Prepared, folds: Sequence[Fold], de
     shape = network_shape(config, prepared)
     configs = [config] * len(folds)
     seed_L = torch.tensor([lane_seed(config.seed, fold.index) for fold in folds], device=device)
+    signals = health.fresh(len(folds), device)
     env_params = make_params(
         [c.env for c in configs], prepared.instrument, _reward_units(config, prepared, folds), device
     )
+    env_params = replace(env_params, health_L=signals.health_L.clone())
     agent = stack_dynamic(AgentParams, [c.agent for c in configs], device)
     params_LD = initialise(shape, seed_L, device)
     all_slots = [slots_of(config, prepared.table.session_N, fold.validation) for fold in prepared.folds]
@@ -144,7 +146,7 @@ def new_lanes(config: TrialConfig, prepared: Prepared, folds: Sequence[Fold], de
         ),
         support=first_support,
         popart=popart.fresh(len(folds), device),
-        signals=health.fresh(len(folds), device),
+        signals=signals,
         fold=_fold_data(prepared, folds, make_slots(slots, slot_width(all_slots), device), normaliser),
         best=Best(
             Policy(
