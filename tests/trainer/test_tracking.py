@@ -106,7 +106,12 @@ def late_server(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{tmp_path}/server.db", "--artifacts-destination", str(tmp_path / "a")]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{tmp_path}/server.db",
+        "--artifacts-destination",
+        str(tmp_path / "a"),
+    ]
     yield f"http://127.0.0.1:{port}", command
 
 

@@ -1,7 +1,7 @@
 """Backtests of a lane group: the training environment, run in order over given ranges, every lane and slot in parallel.
 
-A *slot* is a range of bars that is run from its first bar to its last: one whole range, or one session where sessions are
-episodes of their own. The number of slots is the same for every lane and does not depend on the group, so a lane's
+A *slot* is a range of bars that is run from its first bar to its last: one whole range, or one session where sessions
+are episodes of their own. The number of slots is the same for every lane and does not depend on the group, so a lane's
 bits do not either.
 
 Legend: L lanes, V slots per lane, S steps of the longest slot, M bars of one lane's backtest.
@@ -157,10 +157,8 @@ def paths(params: EnvParams, session_N: np.ndarray, run: Rollout) -> list[Backte
 
 
 def _lane_path(host: Rollout, lane: int, capital: float, session_N: np.ndarray) -> BacktestPath:
-    live_VS = host.live_SLV[:, lane].T.numpy()
-
     def in_order(tensor_SLV: Tensor) -> np.ndarray:
-        return np.ascontiguousarray(tensor_SLV[:, lane].T.numpy())[live_VS]
+        return _live(host, lane, tensor_SLV)
 
     final = host.final
     return BacktestPath(
@@ -179,5 +177,10 @@ def _lane_path(host: Rollout, lane: int, capital: float, session_N: np.ndarray) 
 
 def bars_of(run: Rollout, lane: int) -> np.ndarray:
     """Market rows of the bars of :func:`paths`' equity, in its order."""
-    live_VS = run.live_SLV[:, lane].T.cpu().numpy()
-    return np.ascontiguousarray(run.bar_SLV[:, lane].T.cpu().numpy())[live_VS]
+    return _live(run, lane, run.bar_SLV)
+
+
+def _live(run: Rollout, lane: int, tensor_SLV: Tensor) -> np.ndarray:
+    """One lane's values slot by slot, without the steps of finished slots."""
+    live_VS = run.live_SLV[:, lane].T
+    return np.asarray(tensor_SLV[:, lane].T[live_VS].cpu())

@@ -22,7 +22,9 @@ EPOCHS = 3
 def neighbours(count: int) -> list[TrialConfig]:
     """Configs that differ in every way that lanes of one group may."""
     return [
-        tiny(**{"seed": 100 + i, "agent.lr": 1e-4 * (i + 1), "agent.gamma": 0.8 + 0.005 * i, "agent.tau": 0.02 * (i % 4)})
+        tiny(
+            **{"seed": 100 + i, "agent.lr": 1e-4 * (i + 1), "agent.gamma": 0.8 + 0.005 * i, "agent.tau": 0.02 * (i % 4)}
+        )
         for i in range(count)
     ]
 
@@ -106,9 +108,7 @@ def test_trials_that_join_and_leave_change_nothing(
     assert_same_bits(group.snapshot("subject"), alone[0])
 
 
-def test_a_snapshot_continues_bit_for_bit(
-    prepared: Prepared, alone: tuple[LaneState, list[dict[str, float]]]
-) -> None:
+def test_a_snapshot_continues_bit_for_bit(prepared: Prepared, alone: tuple[LaneState, list[dict[str, float]]]) -> None:
     group = LaneGroup(tiny(), prepared, CPU)
     group.admit("subject", tiny(), folds=[1])
     group.advance()
