@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,7 +100,7 @@ def test_long_and_many_params_are_split_and_kept_whole(uri: str, tmp_path: Path)
 
 
 @pytest.fixture
-def late_server(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+def late_server(tmp_path: Path) -> tuple[str, list[str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -112,7 +111,7 @@ def late_server(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
         "--artifacts-destination",
         str(tmp_path / "a"),
     ]
-    yield f"http://127.0.0.1:{port}", command
+    return f"http://127.0.0.1:{port}", command
 
 
 def test_a_server_that_is_away_stops_nothing_and_loses_nothing(

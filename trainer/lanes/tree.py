@@ -85,5 +85,5 @@ def stack_dynamic(record_type: type[R], configs: Sequence[Any], device: torch.de
 
 
 def copy_(record: R, source: R) -> None:
-    """Overwrite every tensor of ``record`` by that of ``source``, in place: buffers stay where a captured graph has them."""
+    """Overwrite every tensor of ``record`` by that of ``source``, in place, where a captured graph expects them."""
     map_tensors(lambda tensor, new: tensor.copy_(new), record, source)
