@@ -25,6 +25,9 @@ GRACE_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 STOPPED_EXIT = 130
 """Exit code for a stopped job: interrupted and resumable, as ``python -m trainer`` says it."""
 TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
+START_S = 60.0
+"""How long a cluster that has only just started is asked again to take a job."""
+_NOT_READY = "try again later"
 AWAY_S = 120.0
 """How long a cluster that stops answering is asked again while a job is followed."""
 
@@ -89,6 +92,7 @@ class Jobs:
         grace_s: int,
         job_id: str | None = None,
         environment: Mapping[str, str] | None = None,
+        pause_s: float = 1.0,
     ) -> str:
         """Upload the working directory and start a command in it; returns the job's id.
 
@@ -98,10 +102,15 @@ class Jobs:
         check_size(working_dir)
         variables = {**(environment or {}), GRACE_VARIABLE: str(grace_s)}
         runtime_env = {"working_dir": str(working_dir), "excludes": list(EXCLUDES), "env_vars": variables}
+        entrypoint, deadline = shlex.join(command), time.monotonic() + START_S
         with _explained():
-            return self._client.submit_job(
-                entrypoint=shlex.join(command), runtime_env=runtime_env, submission_id=job_id
-            )
+            while True:
+                try:
+                    return self._client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env, submission_id=job_id)
+                except RuntimeError as error:
+                    if _NOT_READY not in str(error) or time.monotonic() > deadline:
+                        raise
+                time.sleep(pause_s)
 
     def state(self, job_id: str) -> JobState:
         """Where the job stands.

@@ -109,6 +109,22 @@ def test_submitting_sets_the_grace_period_where_the_supervisor_reads_it(tmp_path
     assert "/.venv/" in client.submitted["excludes"]
 
 
+def test_a_cluster_that_has_only_just_started_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient(["PENDING"])
+    answers = [
+        RuntimeError("Request failed with status code 500: No available agent to submit job, please try again later.")
+    ]
+    take = client.submit_job
+
+    def submit_job(**job: Any) -> str:
+        if answers:
+            raise answers.pop()
+        return take(**job)
+
+    monkeypatch.setattr(client, "submit_job", submit_job)
+    assert Jobs(client).submit(["ls"], tmp_path, grace_s=1, job_id="mine", pause_s=0.0) == "mine"
+
+
 def test_stopping_waits_for_the_end() -> None:
     client = FakeClient(["RUNNING", "RUNNING", "STOPPED"])
     assert Jobs(client).stop("job", timeout_s=10.0).status == "STOPPED"
