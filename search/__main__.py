@@ -16,13 +16,39 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from trainer.errors import UserError
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one sweep; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m search", description="Search a space of trial configurations.")
+    try:
+        options = _parse(arguments)
+        if options.dry_run:
+            from search.dry_run import dry_run
+
+            return dry_run(options)
+        from search.start import start
+
+        return start(options)
+    except UserError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Faults of the command line are told in one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog="python -m search", description="Search a space of trial configurations.")
     parser.add_argument("profile", nargs="?", help="profile name or TOML file with a [sweep] table")
     parser.add_argument("--searcher", choices=("pso", "optuna", "random"), help="short for --set sweep.searcher=...")
     parser.add_argument("--trials", type=int, metavar="N", help="short for --set sweep.trials=N")
@@ -43,17 +69,7 @@ def main(arguments: Sequence[str]) -> int:
             options.set.append(f"sweep.{name}={value}")
     if options.time_budget is not None:
         options.set.append(f"sweep.time_budget='{options.time_budget}'")
-    try:
-        if options.dry_run:
-            from search.dry_run import dry_run
-
-            return dry_run(options)
-        from search.start import start
-
-        return start(options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return options
 
 
 if __name__ == "__main__":

@@ -247,7 +247,9 @@ def make_searcher(profile: Profile, earlier: list[Earlier], study_name: str = ""
         case "pso":
             return PsoSearcher(space, sweep.seed, sweep.first, earlier, sweep.pso)
         case "optuna":
-            named = sweep.optuna if sweep.optuna.study_name else sweep.optuna.model_copy(update={"study_name": study_name})
-            return OptunaSearcher(space, sweep.seed, sweep.first, earlier, named)
+            optuna = sweep.optuna
+            if not optuna.study_name:
+                optuna = optuna.model_copy(update={"study_name": study_name})
+            return OptunaSearcher(space, sweep.seed, sweep.first, earlier, optuna)
         case _:
             return RandomSearcher(space, sweep.seed, sweep.first, earlier)

@@ -48,9 +48,11 @@ def start(options: argparse.Namespace) -> int:
     else:
         profile = load_profile(options.profile, options.set)
         folder = options.out if options.out is not None else default_folder(options.profile)
-        _create(folder, profile)
+        _check_new(folder)
     uri = tracking_uri(profile.sweep.tracking_uri, folder)
     prepare_experiment(uri, profile.sweep.experiment)
+    if options.resume is None:
+        _create(folder, profile)
     course = Course(folder, profile, _earlier(folder), None)
     try:
         return _run(course, uri, console, began_s)
@@ -68,8 +70,8 @@ def _run(course: Course, uri: str, console: Console, began_s: float) -> int:
     tracking = course.tracking = SweepTracking(folder, target_of(uri, sweep.experiment, course.sweep_id))
     progress = Progress(course.ledger, sweep.trials, console)
     course.told = progress.trial
-    with _signals() as on_signal:
-        cluster = connect_ray()
+    cluster = connect_ray()
+    with _signals() as on_signal:  # after Ray, which sets handlers of its own
         course.start()
         params = {"searcher": sweep.searcher, "trials": sweep.trials, "scheduler": sweep.scheduler.name}
         params |= {path: value for path, _field, value in walk(course.profile.trial)}
@@ -124,9 +126,12 @@ def default_folder(profile: str) -> Path:
     return root / f"{Path(profile).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _create(folder: Path, profile: Profile) -> None:
+def _check_new(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: not an empty folder; name another --out, or go on with --resume {folder}")
+
+
+def _create(folder: Path, profile: Profile) -> None:
     earlier = read_earlier(profile.sweep.warm_start)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WARM_START, json.dumps(earlier))
