@@ -149,3 +149,10 @@ def test_cuda_draws_the_same_bits_and_a_captured_graph_draws_fresh_ones() -> Non
     for replay in range(3):
         graph.replay()
         assert torch.equal(drawn.cpu(), random.bits(seed_L.cpu(), 1, replay, (64,)))
+
+
+def test_streams_drawn_together_are_those_drawn_alone() -> None:
+    seed_L, step_L = seeds(5, 77, 2**62), torch.tensor([0, 3, 2**33])
+    wanted = ((Stream.NOISE, 130), (Stream.ACTION, 3), (Stream.EXPLORE, 64))
+    for (stream, count), together in zip(wanted, random.words(seed_L, step_L, wanted), strict=True):
+        assert torch.equal(together, random.bits(seed_L, stream, step_L, (count,)))
