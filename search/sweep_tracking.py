@@ -1,7 +1,8 @@
-"""The sweep in MLflow: the parent run is the sweep, a child each trial, found by its tags ``sweep_id`` and ``trial_id``.
+"""The sweep in MLflow: the parent run is the sweep, each trial a child found by its tags ``sweep_id`` and ``trial_id``.
 
 The driver writes a journal beside those of the pool and the trainers; one process ships them all
-(``cluster.journal``), so that a trial has one run whoever recorded it first. The driver talks to MLflow at the start and at the end alone.
+(``cluster.journal``), so that a trial has one run whoever recorded it first.
+The driver itself talks to MLflow at the start and at the end alone.
 """
 
 from __future__ import annotations
