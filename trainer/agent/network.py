@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -216,15 +216,21 @@ def duelling(weights: Weights) -> Tensor:
     if weights["head.value"].is_cuda:
         value_LR1A = weights["head.value"].unsqueeze(2)
         parts = torch.split_with_sizes(weights["head.advantage"], BRANCHES, dim=2)
-        summed = torch.cat([part + (value_LR1A - part.mean(2, keepdim=True)) for part in parts], dim=2).flatten(2)
-        return _whole_rows(summed)
+        summed = [(part + (value_LR1A - part.mean(2, keepdim=True))).flatten(2) for part in parts]
+        missing = _missing(ACTIONS * value_LR1A.shape[-1], value_LR1A)
+        return torch.cat([*summed, value_LR1A.new_zeros(*value_LR1A.shape[:2], missing)], dim=2)
     streams = torch.cat((weights["head.value"].unsqueeze(2), weights["head.advantage"]), dim=2)
     return _whole_rows(torch.matmul(_combination(streams.device, streams.dtype), streams).flatten(2))
 
 
 def _whole_rows(weight_LRN: Tensor) -> Tensor:
-    missing = -weight_LRN.shape[2] % (_ROW_BYTES // weight_LRN.element_size())
+    missing = _missing(weight_LRN.shape[2], weight_LRN)
     return torch.nn.functional.pad(weight_LRN, (0, missing)) if missing else weight_LRN
+
+
+def _missing(width: int, like: Tensor) -> int:
+    """Columns that a row of ``width`` lacks."""
+    return -width % (_ROW_BYTES // like.element_size())
 
 
 def trunk(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
@@ -255,7 +261,11 @@ def _encode_bars(shape: NetworkShape, weights: Weights, features_LBWF: Tensor) -
     stacked = torch.cat(parts, dim=1)
     if len(shape.runs) > 1:
         stacked = torch.cat([stacked[:, first:end] for first, end in shape.runs], dim=1)
-    bars = torch.baddbmm(weights["bar_bias"].unsqueeze(1), features_LBWF.flatten(1, 2), stacked)
+    flat_LNF = features_LBWF.flatten(1, 2)
+    missing = _missing(shape.features, flat_LNF)
+    if missing and flat_LNF.is_cuda:
+        flat_LNF, stacked = torch.nn.functional.pad(flat_LNF, (0, missing)), _more_rows(stacked, missing)
+    bars = torch.baddbmm(weights["bar_bias"].unsqueeze(1), flat_LNF, stacked)
     return bars.view(lanes, rows, window, shape.channels)
 
 
@@ -300,8 +310,28 @@ def _affine(x_LBI: Tensor, weight_LIO: Tensor) -> Tensor:
     kernels, and a compiler fuses the addition with what follows.
     """
     if x_LBI.is_cuda:
-        return torch.bmm(x_LBI, weight_LIO[:, :-1]) + weight_LIO[:, -1:]
+        product: Tensor = _Affine.apply(x_LBI, weight_LIO)  # type: ignore[no-untyped-call]
+        return product
     return torch.bmm(torch.nn.functional.pad(x_LBI, (0, 1), value=1.0), weight_LIO)
+
+
+class _Affine(torch.autograd.Function):
+    """The same with its gradient made as one tensor: autograd would add up two padded ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x_LBI: Tensor, weight_LIO: Tensor) -> Tensor:
+        ctx.save_for_backward(x_LBI, weight_LIO)
+        return torch.bmm(x_LBI, weight_LIO[:, :-1]) + weight_LIO[:, -1:]
+
+    @staticmethod
+    def backward(ctx: Any, grad_LBO: Tensor) -> tuple[Tensor, Tensor]:
+        x_LBI, weight_LIO = ctx.saved_tensors
+        of_weight = torch.cat((torch.bmm(x_LBI.mT, grad_LBO), grad_LBO.sum(1, keepdim=True)), dim=1)
+        return torch.bmm(grad_LBO, weight_LIO[:, :-1].mT), of_weight
+
+
+def _more_rows(weight_LFC: Tensor, missing: int) -> Tensor:
+    return torch.nn.functional.pad(weight_LFC, (0, 0, 0, missing))
 
 
 def _rms_norm(x_LBH: Tensor, gain_LH: Tensor) -> Tensor:

@@ -92,8 +92,8 @@ def td_targets(
     with torch.no_grad():
         q_LBK, deviation_LBK = moments(forward(shape, online, next_obs), support.atoms_LA)
         next_action_LBG = greedy(q_LBK, next_obs.hold_only)
-        next_logits_LBGA = chosen(forward(shape, target, next_obs), next_action_LBG)
-        probability_LBGA, beyond = _projected(next_logits_LBGA, batch, support.atoms_LA)
+        next_logits_LBN = padded_logits(shape, target, next_obs)
+        probability_LBGA, beyond = _projected(shape, next_logits_LBN, next_action_LBG, batch, support.atoms_LA)
         return Targets(probability_LBGA, beyond, statistics(q_LBK, deviation_LBK, params.support_spread_L))
 
 
@@ -137,13 +137,16 @@ def td_loss(
     )
 
 
-def _projected(logits_LBGA: Tensor, batch: Batch, atoms_LA: Tensor) -> tuple[Tensor, Overflow]:
+def _projected(
+    shape: NetworkShape, logits_LBN: Tensor, action_LBG: Tensor, batch: Batch, atoms_LA: Tensor
+) -> tuple[Tensor, Overflow]:
     return_LB, discount_LB = batch.return_LB.float(), batch.discount_LB.float()
-    if logits_LBGA.is_cuda:
-        from trainer.kernels.projection import project_logits
+    if logits_LBN.is_cuda:
+        from trainer.kernels.projection import project_chosen
 
-        projected_LBGA, beyond = project_logits(logits_LBGA, return_LB, discount_LB, atoms_LA)
+        projected_LBGA, beyond = project_chosen(logits_LBN, action_LBG, return_LB, discount_LB, atoms_LA)
         return projected_LBGA, Overflow(*beyond.unbind(-1))
+    logits_LBGA = chosen(unpadded(shape, logits_LBN), action_LBG)
     probability_LBGA = torch.softmax(logits_LBGA.float(), dim=-1)
     target_LBA = bellman(return_LB, discount_LB, atoms_LA)
     return project(probability_LBGA, target_LBA, atoms_LA), overflow(probability_LBGA, target_LBA, atoms_LA)

@@ -7,6 +7,7 @@ the gradient is written once, zeros included. Eager twin: :func:`trainer.agent.l
 Legend: L lanes, B rows, N padded width of the product (K x A and zeros), G = 4 branches, A atoms.
 """
 
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc"
 from __future__ import annotations
 
 from typing import Any

@@ -7,6 +7,7 @@ over the atoms. Eager twin: :func:`trainer.agent.projection.project` and ``overf
 Legend: L lanes, B rows, G = 4 branches, A atoms, N = L x B.
 """
 
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc"
 from __future__ import annotations
 
 import torch
@@ -17,13 +18,18 @@ from torch import Tensor
 _VALUES = 1024  # of one tile and branch
 
 
-def project_logits(
-    logits_LBGA: Tensor, return_LB: Tensor, discount_LB: Tensor, atoms_LA: Tensor
+def project_chosen(
+    logits_LBN: Tensor, action_LBG: Tensor, return_LB: Tensor, discount_LB: Tensor, atoms_LA: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Projected distributions ``[L, B, G, A]`` float32 and overflow ``[L, B, G, 4]``: mass below and above the support,
-    mean and mean square before clamping."""
-    made: tuple[Tensor, Tensor] = _project_logits(
-        logits_LBGA.contiguous(),
+    """Projected distributions ``[L, B, G, A]`` float32 of the chosen actions and their overflow ``[L, B, G, 4]``: mass
+    below and above the support, mean and mean square before clamping.
+
+    Args:
+        logits_LBN: the heads' product, its rows padded past K x A.
+    """
+    made: tuple[Tensor, Tensor] = _project_chosen(
+        logits_LBN.contiguous(),
+        action_LBG.contiguous(),
         return_LB.float().contiguous(),
         discount_LB.float().contiguous(),
         atoms_LA.contiguous(),
@@ -31,35 +37,42 @@ def project_logits(
     return made
 
 
-@torch.library.custom_op("paceline::project_logits", mutates_args=())
-def _project_logits(logits: Tensor, returns: Tensor, discount: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
-    lanes, rows, branches, count = logits.shape
-    target = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    overflow = torch.empty(lanes, rows, branches, 4, dtype=torch.float32, device=logits.device)
+@torch.library.custom_op("paceline::project_chosen", mutates_args=())
+def _project_chosen(
+    logits: Tensor, action: Tensor, returns: Tensor, discount: Tensor, atoms: Tensor
+) -> tuple[Tensor, Tensor]:
+    lanes, rows, stride = logits.shape
+    count = atoms.shape[1]
+    target = torch.empty(lanes, rows, 4, count, dtype=torch.float32, device=logits.device)
+    overflow = torch.empty(lanes, rows, 4, 4, dtype=torch.float32, device=logits.device)
     width = triton.next_power_of_2(count)
     tile = max(_VALUES // width, 1)
     _project[(triton.cdiv(rows, tile), lanes)](
-        logits, returns, discount, atoms, target, overflow, rows, count, width, tile, num_warps=4
+        logits, action, returns, discount, atoms, target, overflow, rows, stride, count, width, tile, num_warps=4
     )
     return target, overflow
 
 
-@_project_logits.register_fake
-def _(logits: Tensor, returns: Tensor, discount: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
-    return logits.new_empty(logits.shape, dtype=torch.float32), logits.new_empty(
-        (*logits.shape[:3], 4), dtype=torch.float32
+@_project_chosen.register_fake
+def _(logits: Tensor, action: Tensor, returns: Tensor, discount: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
+    lanes, rows, _ = logits.shape
+    return (
+        logits.new_empty((lanes, rows, 4, atoms.shape[1]), dtype=torch.float32),
+        logits.new_empty((lanes, rows, 4, 4), dtype=torch.float32),
     )
 
 
 @triton.jit
 def _project(
     logits_ptr,
+    action_ptr,
     return_ptr,
     discount_ptr,
     atoms_ptr,
     target_ptr,
     overflow_ptr,
     rows,
+    stride,
     count: tl.constexpr,
     width: tl.constexpr,
     tile: tl.constexpr,
@@ -72,10 +85,9 @@ def _project(
     valid = i < count
     atoms_ptr += lane * count
     z = tl.load(atoms_ptr + i, mask=valid, other=0.0)
-    before = tl.load(atoms_ptr + i - 1, mask=(i >= 1) & valid, other=0.0)
-    after = tl.load(atoms_ptr + i + 1, mask=i + 1 < count, other=0.0)
-    is_first = (i == 0)[None, :]
-    is_last = (i == count - 1)[None, :]
+    # past its ends the support has neighbours so far away that their hats never matter
+    before = tl.load(atoms_ptr + i - 1, mask=(i >= 1) & valid, other=-1e30)
+    after = tl.load(atoms_ptr + i + 1, mask=i + 1 < count, other=1e30)
     up = (1.0 / tl.where((i >= 1) & valid, z - before, 1.0))[None, :]
     down = (1.0 / tl.where(i + 1 < count, after - z, 1.0))[None, :]
     low = tl.load(atoms_ptr)
@@ -85,13 +97,14 @@ def _project(
     position = reward[:, None] + discount[:, None] * z[None, :]
     mask = inside[:, None] & valid[None, :]
 
-    base_0 = logits_ptr + n * (4 * count)
+    base = logits_ptr + n * stride
+    base_0 = base + tl.load(action_ptr + n * 4, mask=inside, other=0) * count
+    base_1 = base + (4 + tl.load(action_ptr + n * 4 + 1, mask=inside, other=0)) * count
+    base_2 = base + (7 + tl.load(action_ptr + n * 4 + 2, mask=inside, other=0)) * count
+    base_3 = base + (10 + tl.load(action_ptr + n * 4 + 3, mask=inside, other=0)) * count
     most_0, sum_0 = _summarise(base_0, overflow_ptr + n * 16, position, low, high, i, mask, inside)
-    base_1 = base_0 + count
     most_1, sum_1 = _summarise(base_1, overflow_ptr + n * 16 + 4, position, low, high, i, mask, inside)
-    base_2 = base_1 + count
     most_2, sum_2 = _summarise(base_2, overflow_ptr + n * 16 + 8, position, low, high, i, mask, inside)
-    base_3 = base_2 + count
     most_3, sum_3 = _summarise(base_3, overflow_ptr + n * 16 + 12, position, low, high, i, mask, inside)
 
     out_0 = tl.zeros((tile, width), tl.float32)
@@ -101,9 +114,7 @@ def _project(
     for j in range(count):
         value = reward + discount * tl.load(atoms_ptr + j)
         value = tl.minimum(tl.maximum(value, low), high)[:, None]
-        rising = tl.where(is_first, 1.0, (value - before[None, :]) * up)
-        falling = tl.where(is_last, 1.0, (after[None, :] - value) * down)
-        hat = tl.maximum(tl.minimum(rising, falling), 0.0)
+        hat = tl.maximum(tl.minimum((value - before[None, :]) * up, (after[None, :] - value) * down), 0.0)
         mass_0 = tl.exp(tl.load(base_0 + j, mask=inside, other=0.0).to(tl.float32) - most_0) * sum_0
         mass_1 = tl.exp(tl.load(base_1 + j, mask=inside, other=0.0).to(tl.float32) - most_1) * sum_1
         mass_2 = tl.exp(tl.load(base_2 + j, mask=inside, other=0.0).to(tl.float32) - most_2) * sum_2

@@ -67,8 +67,12 @@ def update_(
     size_LB = loss_LB.detach().abs().double() + per_epsilon_L.unsqueeze(-1)
     leaf_LB = per_row(torch.pow, size_LB, per_alpha_L.unsqueeze(-1)).to(priorities.leaf_LN.dtype)
     leaf_LB = torch.where(leaf_LB.isfinite(), leaf_LB, priorities.maximum_L.unsqueeze(-1))
-    index_LB, leaf_LB = _largest_of_equals(index_LB, leaf_LB)
-    priorities.leaf_LN.scatter_(1, index_LB, leaf_LB)
+    if leaf_LB.is_cuda:  # a maximum does not depend on the order in which atomics come
+        priorities.leaf_LN.scatter_(1, index_LB, 0.0)
+        priorities.leaf_LN.scatter_reduce_(1, index_LB, leaf_LB, "amax")
+    else:
+        index_LB, leaf_LB = _largest_of_equals(index_LB, leaf_LB)
+        priorities.leaf_LN.scatter_(1, index_LB, leaf_LB)
     priorities.maximum_L.copy_(torch.maximum(priorities.maximum_L, leaf_LB.amax(-1)))
     _sum_up_(priorities, index_LB // _FAN)
 

@@ -116,7 +116,8 @@ class Parts:
 
     def _part(self, name: str, function: Callable[[A], R], argument: A) -> R:
         if name not in self._made:
-            self._made[name] = compile_for(function, argument) if self.setting.training.compile else function
+            compiles = self.setting.training.compile and self.setting.market.close_N.is_cuda
+            self._made[name] = compile_for(function, argument) if compiles else function
         result: R = self._made[name](argument)
         return result
 

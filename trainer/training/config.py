@@ -36,7 +36,9 @@ class TrainingConfig(Frozen):
         "tf32",
         doc="matrix products while training, on a GPU: exact, or on the tensor cores; bf16 rounds activations too",
     )
-    compile: bool = static(False, doc="compile the steps: minutes at the first start on a machine, then faster epochs")
+    compile: bool = static(
+        False, doc="compile the steps on a GPU: a minute at the first start on a machine, then faster epochs"
+    )
 
     gradient_norms: bool = static(False, doc="report the norm of the gradient at each stage of the network every epoch")
     find_not_finite: bool = static(

@@ -25,6 +25,11 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
+def actions(lanes: int, rows: int) -> Tensor:
+    drawn = [(draw(lanes, rows, seed=b).abs() * 7).long() % size for b, size in enumerate(BRANCHES)]
+    return torch.stack(drawn, dim=-1)
+
+
 def uneven_atoms(lanes: int, count: int) -> Tensor:
     atoms = torch.linspace(-1.0, 2.0, count).expand(lanes, -1).clone()
     atoms[:, count // 2 :] *= 1.5
@@ -34,16 +39,17 @@ def uneven_atoms(lanes: int, count: int) -> Tensor:
 @pytest.mark.parametrize(("lanes", "rows", "count"), SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_projection_of_logits(lanes: int, rows: int, count: int, dtype: torch.dtype) -> None:
-    from trainer.kernels.projection import project_logits
+    from trainer.kernels.projection import project_chosen
 
-    logits = (draw(lanes, rows, 4, count) * 3).to(dtype)
+    flat, action = (draw(lanes, rows, -(-ACTIONS * count // 8) * 8) * 3).to(dtype), actions(lanes, rows)
+    logits = chosen(flat[..., : ACTIONS * count].reshape(lanes, rows, ACTIONS, count), action)
     returns, discount = draw(lanes, rows, seed=1) * 2, draw(lanes, rows, seed=2).abs().clamp(max=1.0)
     discount[:, :3] = 0.0  # terminal
     atoms = uneven_atoms(lanes, count)
     returns[:, 0] = atoms[:, 1]  # exactly on an atom
     probability = torch.softmax(logits.double(), dim=-1)
     position = bellman(returns.double(), discount.double(), atoms.double())
-    projected, beyond = project_logits(logits, returns, discount, atoms)
+    projected, beyond = project_chosen(flat, action, returns, discount, atoms)
     twin = overflow(probability, position, atoms.double())
     torch.testing.assert_close(projected, project(probability, position, atoms.double()).float(), atol=2e-6, rtol=1e-4)
     for column, name in enumerate(("below_LBG", "above_LBG", "mean_LBG", "square_LBG")):
@@ -51,13 +57,13 @@ def test_projection_of_logits(lanes: int, rows: int, count: int, dtype: torch.dt
 
 
 def test_a_reward_that_is_no_number_spoils_its_own_rows_only() -> None:
-    from trainer.kernels.projection import project_logits
+    from trainer.kernels.projection import project_chosen
 
-    logits, atoms = draw(2, 64, 4, 52), uneven_atoms(2, 52)
+    flat, action, atoms = draw(2, 64, 680), actions(2, 64), uneven_atoms(2, 52)
     returns, discount = draw(2, 64, seed=1), torch.ones(2, 64, device=DEVICE)
-    clean, _ = project_logits(logits, returns, discount, atoms)
+    clean, _ = project_chosen(flat, action, returns, discount, atoms)
     returns[1, 5] = float("nan")
-    sick, _ = project_logits(logits, returns, discount, atoms)
+    sick, _ = project_chosen(flat, action, returns, discount, atoms)
     assert sick[1, 5].isnan().all()
     assert torch.equal(sick[0], clean[0])
     assert torch.equal(sick[1, 6:], clean[1, 6:])
@@ -70,9 +76,7 @@ def test_losses_of_chosen_actions_and_their_gradient(lanes: int, rows: int, coun
 
     width = -(-ACTIONS * count // 8) * 8
     flat = draw(lanes, rows, width).to(dtype).requires_grad_()
-    action = torch.stack(
-        [(draw(lanes, rows, seed=b).abs() * 7).long() % size for b, size in enumerate(BRANCHES)], dim=-1
-    )
+    action = actions(lanes, rows)
     target = torch.softmax(draw(lanes, rows, 4, count, seed=3), dim=-1)
     atoms, share = uneven_atoms(lanes, count), torch.linspace(0.0, 0.3, lanes).to(DEVICE)
     alpha, sigma = torch.full((lanes,), 0.7, device=DEVICE), torch.full((lanes,), 1.3, device=DEVICE)
