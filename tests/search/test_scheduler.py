@@ -156,7 +156,7 @@ def test_a_trial_left_open_after_its_verdict_was_lost_is_judged_at_its_next_rung
     config = SchedulerConfig(name=name, grace_epochs=1, reduction=2, rung_epochs=1, min_samples=1, brackets=1)
     others = [TrialRecord(f"t{n:05d}", {}, rungs=[(1, 1.0), (2, 1.0)]) for n in range(4)]
     worst, best = TrialRecord("worst", {}, rungs=[(1, 0.0)]), TrialRecord("best", {}, rungs=[(1, 0.5)])
-    scheduler = SweepScheduler(config, 8, [worst, best, *others])
+    scheduler = SweepScheduler(config, 8, [*others, worst, best])
     assert judge(scheduler, "best", 2, 5.0) == "CONTINUE"
     assert judge(scheduler, "worst", 2, 0.0) == "STOP"
     assert judge(scheduler, "worst", 4, 0.0) == "STOP"
