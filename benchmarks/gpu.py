@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu --out benchmarks/results/h200_2026-12-01 [--lanes 1 8 32 128] [--precision bf16]
 
-The reference network of design.md: state 96, hidden 256, 4 branches, 13 actions, 52 atoms; batch 512 per lane, 64k
+The reference network of design.md: state 96 (88 channels, 7 of the portfolio and the bias), hidden 256, 4 branches, 13 actions, 52 atoms; batch 512 per lane, 64k
 transitions per lane. Each number is the median of several rounds of graph replays. Beside it stand two counted floors:
 floating-point operations over the matrix rate, and bytes (everything once) over the copy rate, both measured in the
 same run. ``ratio`` is the larger floor over the measured time.
@@ -44,7 +44,7 @@ def reference(**training: Any) -> TrialConfig:
         {
             "market": {"synthetic": {"preset": "hard"}},
             "env": {"session_episodes": True},
-            "agent": {"hidden": 256, "blocks": 2, "atoms": 52, "bottleneck_dim": 65, "flow_dim": 24},
+            "agent": {"hidden": 256, "blocks": 2, "atoms": 52, "bottleneck_dim": 64, "flow_dim": 24},
             "replay": {"capacity": 65_536},
             "training": {"episodes": 1024, "batch": 512, "collect_steps": 64, "learn_steps": 64} | training,
         }
@@ -76,7 +76,7 @@ def main() -> None:
     """Measure, print the table, write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="results without suffix; .json and .md are written")
-    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--lanes", type=int, nargs="*", default=[1, 8, 32, 128])
     parser.add_argument("--precision", nargs="+", default=["bf16"])
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--profile", type=Path, help="folder for kernel tables")

@@ -141,12 +141,12 @@ def _projected(
     shape: NetworkShape, logits_LBN: Tensor, action_LBG: Tensor, batch: Batch, atoms_LA: Tensor
 ) -> tuple[Tensor, Overflow]:
     return_LB, discount_LB = batch.return_LB.float(), batch.discount_LB.float()
-    if logits_LBN.is_cuda:
-        from trainer.kernels.projection import project_chosen
-
-        projected_LBGA, beyond = project_chosen(logits_LBN, action_LBG, return_LB, discount_LB, atoms_LA)
-        return projected_LBGA, Overflow(*beyond.unbind(-1))
     logits_LBGA = chosen(unpadded(shape, logits_LBN), action_LBG)
+    if logits_LBGA.is_cuda:
+        from trainer.kernels.projection import project_logits
+
+        projected_LBGA, beyond = project_logits(logits_LBGA, return_LB, discount_LB, atoms_LA)
+        return projected_LBGA, Overflow(*beyond.unbind(-1))
     probability_LBGA = torch.softmax(logits_LBGA.float(), dim=-1)
     target_LBA = bellman(return_LB, discount_LB, atoms_LA)
     return project(probability_LBGA, target_LBA, atoms_LA), overflow(probability_LBGA, target_LBA, atoms_LA)

@@ -18,18 +18,13 @@ from torch import Tensor
 _VALUES = 1024  # of one tile and branch
 
 
-def project_chosen(
-    logits_LBN: Tensor, action_LBG: Tensor, return_LB: Tensor, discount_LB: Tensor, atoms_LA: Tensor
+def project_logits(
+    logits_LBGA: Tensor, return_LB: Tensor, discount_LB: Tensor, atoms_LA: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Projected distributions ``[L, B, G, A]`` float32 of the chosen actions and their overflow ``[L, B, G, 4]``: mass
-    below and above the support, mean and mean square before clamping.
-
-    Args:
-        logits_LBN: the heads' product, its rows padded past K x A.
-    """
-    made: tuple[Tensor, Tensor] = _project_chosen(
-        logits_LBN.contiguous(),
-        action_LBG.contiguous(),
+    below and above the support, mean and mean square before clamping."""
+    made: tuple[Tensor, Tensor] = _project_logits(
+        logits_LBGA.contiguous(),
         return_LB.float().contiguous(),
         discount_LB.float().contiguous(),
         atoms_LA.contiguous(),
@@ -37,42 +32,36 @@ def project_chosen(
     return made
 
 
-@torch.library.custom_op("paceline::project_chosen", mutates_args=())
-def _project_chosen(
-    logits: Tensor, action: Tensor, returns: Tensor, discount: Tensor, atoms: Tensor
-) -> tuple[Tensor, Tensor]:
-    lanes, rows, stride = logits.shape
-    count = atoms.shape[1]
-    target = torch.empty(lanes, rows, 4, count, dtype=torch.float32, device=logits.device)
+@torch.library.custom_op("paceline::project_logits", mutates_args=())
+def _project_logits(logits: Tensor, returns: Tensor, discount: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
+    lanes, rows, _, count = logits.shape
+    target = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     overflow = torch.empty(lanes, rows, 4, 4, dtype=torch.float32, device=logits.device)
     width = triton.next_power_of_2(count)
     tile = max(_VALUES // width, 1)
     _project[(triton.cdiv(rows, tile), lanes)](
-        logits, action, returns, discount, atoms, target, overflow, rows, stride, count, width, tile, num_warps=4
+        logits, returns, discount, atoms, target, overflow, rows, count, width, tile, num_warps=4
     )
     return target, overflow
 
 
-@_project_chosen.register_fake
-def _(logits: Tensor, action: Tensor, returns: Tensor, discount: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
-    lanes, rows, _ = logits.shape
+@_project_logits.register_fake
+def _(logits: Tensor, returns: Tensor, discount: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
     return (
-        logits.new_empty((lanes, rows, 4, atoms.shape[1]), dtype=torch.float32),
-        logits.new_empty((lanes, rows, 4, 4), dtype=torch.float32),
+        logits.new_empty(logits.shape, dtype=torch.float32),
+        logits.new_empty((*logits.shape[:3], 4), dtype=torch.float32),
     )
 
 
 @triton.jit
 def _project(
     logits_ptr,
-    action_ptr,
     return_ptr,
     discount_ptr,
     atoms_ptr,
     target_ptr,
     overflow_ptr,
     rows,
-    stride,
     count: tl.constexpr,
     width: tl.constexpr,
     tile: tl.constexpr,
@@ -97,11 +86,8 @@ def _project(
     position = reward[:, None] + discount[:, None] * z[None, :]
     mask = inside[:, None] & valid[None, :]
 
-    base = logits_ptr + n * stride
-    base_0 = base + tl.load(action_ptr + n * 4, mask=inside, other=0) * count
-    base_1 = base + (4 + tl.load(action_ptr + n * 4 + 1, mask=inside, other=0)) * count
-    base_2 = base + (7 + tl.load(action_ptr + n * 4 + 2, mask=inside, other=0)) * count
-    base_3 = base + (10 + tl.load(action_ptr + n * 4 + 3, mask=inside, other=0)) * count
+    base_0 = logits_ptr + n * (4 * count)
+    base_1, base_2, base_3 = base_0 + count, base_0 + 2 * count, base_0 + 3 * count
     most_0, sum_0 = _summarise(base_0, overflow_ptr + n * 16, position, low, high, i, mask, inside)
     most_1, sum_1 = _summarise(base_1, overflow_ptr + n * 16 + 4, position, low, high, i, mask, inside)
     most_2, sum_2 = _summarise(base_2, overflow_ptr + n * 16 + 8, position, low, high, i, mask, inside)

@@ -39,17 +39,16 @@ def uneven_atoms(lanes: int, count: int) -> Tensor:
 @pytest.mark.parametrize(("lanes", "rows", "count"), SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_projection_of_logits(lanes: int, rows: int, count: int, dtype: torch.dtype) -> None:
-    from trainer.kernels.projection import project_chosen
+    from trainer.kernels.projection import project_logits
 
-    flat, action = (draw(lanes, rows, -(-ACTIONS * count // 8) * 8) * 3).to(dtype), actions(lanes, rows)
-    logits = chosen(flat[..., : ACTIONS * count].reshape(lanes, rows, ACTIONS, count), action)
+    logits = (draw(lanes, rows, 4, count) * 3).to(dtype)
     returns, discount = draw(lanes, rows, seed=1) * 2, draw(lanes, rows, seed=2).abs().clamp(max=1.0)
     discount[:, :3] = 0.0  # terminal
     atoms = uneven_atoms(lanes, count)
     returns[:, 0] = atoms[:, 1]  # exactly on an atom
     probability = torch.softmax(logits.double(), dim=-1)
     position = bellman(returns.double(), discount.double(), atoms.double())
-    projected, beyond = project_chosen(flat, action, returns, discount, atoms)
+    projected, beyond = project_logits(logits, returns, discount, atoms)
     twin = overflow(probability, position, atoms.double())
     torch.testing.assert_close(projected, project(probability, position, atoms.double()).float(), atol=2e-6, rtol=1e-4)
     for column, name in enumerate(("below_LBG", "above_LBG", "mean_LBG", "square_LBG")):
@@ -57,13 +56,13 @@ def test_projection_of_logits(lanes: int, rows: int, count: int, dtype: torch.dt
 
 
 def test_a_reward_that_is_no_number_spoils_its_own_rows_only() -> None:
-    from trainer.kernels.projection import project_chosen
+    from trainer.kernels.projection import project_logits
 
-    flat, action, atoms = draw(2, 64, 680), actions(2, 64), uneven_atoms(2, 52)
+    logits, atoms = draw(2, 64, 4, 52), uneven_atoms(2, 52)
     returns, discount = draw(2, 64, seed=1), torch.ones(2, 64, device=DEVICE)
-    clean, _ = project_chosen(flat, action, returns, discount, atoms)
+    clean, _ = project_logits(logits, returns, discount, atoms)
     returns[1, 5] = float("nan")
-    sick, _ = project_chosen(flat, action, returns, discount, atoms)
+    sick, _ = project_logits(logits, returns, discount, atoms)
     assert sick[1, 5].isnan().all()
     assert torch.equal(sick[0], clean[0])
     assert torch.equal(sick[1, 6:], clean[1, 6:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -119,23 +121,31 @@ def test_lanes_that_fit_join_and_leave_without_another_capture(on_gpu: Prepared)
 
 
 @cuda
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_compiled_step_agrees_with_the_eager_one(on_gpu: Prepared, precision: str) -> None:
+@pytest.mark.parametrize(("precision", "loose"), [("float32", 1e-3), ("bf16", 0.1)])
+def test_a_compiled_step_agrees_with_the_eager_one(on_gpu: Prepared, precision: str, loose: float) -> None:
+    """One step from the same state each time: a flipped action or draw, which rounding can cause, parts longer runs.
+
+    The gradient of each lane is read off Adam's first moment; one lane of eight may have drawn another transition.
+    """
     group, state = state_of(on_gpu, **{"training.precision": precision})
     compiled = group.setting.training.model_copy(update={"compile": True})
-    parts = Parts(type(group.setting)(**{**vars(group.setting), "training": compiled}))
-    for _ in range(3):  # from the same state each time: one flipped action would part two long runs
-        copy = map_tensors(torch.clone, state)
+    parts = Parts(replace(group.setting, training=compiled))
+    for _ in range(3):
+        copy, before_LD = map_tensors(torch.clone, state), state.adam.moment1_LD.clone()
         fast = Steps(parts, copy, group.validation_steps, capture=True)
         slow = Steps(Parts(group.setting), state, group.validation_steps, capture=False)
-        for steps in (fast, slow):
-            with_precision(group, steps)
-        ours, theirs = flatten(copy), flatten(state)
-        loose = 2e-2 if precision == "bf16" else 1e-4
-        for name in ("params_LD", "target_LD", "signals.loss_L", "signals.q_gap_L"):
-            torch.testing.assert_close(ours[name], theirs[name], atol=loose, rtol=loose)
-        same = (ours["replay.ring.action_LTE4"] == theirs["replay.ring.action_LTE4"]).double().mean()
-        assert same > 0.999
+        with matmul_precision(precision):
+            for steps in (fast, slow):
+                steps.learn(1)
+        ours_LD, theirs_LD = (s.adam.moment1_LD - 0.9 * before_LD for s in (copy, state))
+        error_L = (ours_LD - theirs_LD).norm(dim=-1) / theirs_LD.norm(dim=-1)
+        assert (error_L < loose).sum() >= LANES - 1, error_L.tolist()
+        slot = int(state.replay.ring.cursor_L[0])
+        with matmul_precision(precision):
+            for steps in (fast, slow):
+                steps.collect(1)
+        same = copy.replay.ring.action_LTE4[:, slot] == state.replay.ring.action_LTE4[:, slot]
+        assert same.double().mean() > 0.99
 
 
 @cuda
