@@ -3,14 +3,17 @@
 What is the same for all: the embedded market at its easy preset, the last fold's train and validation range, episodes,
 rewards, discount, environment steps, batch, gradient steps, replay size, target rate, exploration and learning-rate
 schedules, hidden width, the final backtest. What is not: the peers choose among 108 flat actions, Paceline among
-4 + 3 + 3 + 3; the peers' learning rate is the best of three by seed 0, Paceline's is its profile's.
+4 + 3 + 3 + 3; the peers' learning rate is the best of four by seed 0, Paceline's is its profile's.
 
 Every trial runs to its end. Peers run one process per trial, two at a time; Paceline runs two processes of eight lanes
 each; one thread per process. Times are of whole processes, start-up and validation included. The peers' environment is
 a vector of 64 episodes (``peers_env``), their fastest form; one run through the single Gymnasium environment stands
 beside it. CPU seconds are given beside wall time because they hardly move when the machine is shared.
 
-    nice python -m benchmarks.peers [--out benchmarks/results/peers_DATE] [--trials 16] [--epochs 20]
+Contenders named on the command line are added to what the JSON holds already.
+
+    nice python -m benchmarks.peers [--contenders ours dqn qrdqn single]
+        [--out benchmarks/results/peers_DATE] [--trials 16] [--epochs 20]
 """
 
 from __future__ import annotations
@@ -32,9 +35,11 @@ from typing import Any
 
 PROCESSES = 2
 PEERS = {"dqn": "stable-baselines3 DQN", "qrdqn": "sb3-contrib QR-DQN"}
-PEER_RATES = (3e-4, 1e-3, 3e-3)
+CONTENDERS = ["ours", *PEERS, "single"]
+PEER_RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 OUR_RATE = 3e-3
 _STEPS_PER_EPOCH, _LEARN_STEPS = 64 * 64, 64
+_SINGLE_EPOCHS = 4
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class Row:
         steps = self.trials * self.epochs * _STEPS_PER_EPOCH
         samples = self.trials * self.epochs * _LEARN_STEPS * self.batch
         return {
+            "name": self.name,
             "trials": self.trials,
             "lr": self.lr,
             "wall_seconds": self.wall_seconds,
@@ -83,38 +89,40 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=20, help="of 4,096 environment steps and 64 gradient steps")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--contenders", nargs="+", choices=["ours", *PEERS], default=["ours", *PEERS])
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
     options = parser.parse_args()
     out = options.out if options.out is not None else Path(f"benchmarks/results/peers_{time.strftime('%Y-%m-%d')}")
-    rows: dict[str, Row] = {}
-    tuning: dict[str, dict[str, float]] = {}
+    record = _about(options)
+    if out.with_suffix(".json").exists():
+        before = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+        record |= {key: before[key] for key in ("rows", "peer_sharpe_by_lr")}
+    rows, tuning = record["rows"], record["peer_sharpe_by_lr"]
     for contender in options.contenders:
         if contender == "ours":
             rows[contender] = _row("Paceline", contender, options, OUR_RATE, lanes=-(-options.trials // PROCESSES))
+        elif contender == "single":
+            rows[contender] = _single(options, rows["dqn"]["lr"] if "dqn" in rows else PEER_RATES[0])
         else:
             tuning[contender] = _tune(contender, options)
             best = float(max(tuning[contender], key=tuning[contender].__getitem__))
             rows[contender] = _row(PEERS[contender], contender, options, best, lanes=1)
-        write(out, options, rows, tuning)
-    if "dqn" in rows:
-        rows["dqn_single"] = _single(options, rows["dqn"].lr)
-        write(out, options, rows, tuning)
+        write(out, record)
 
 
-def _row(name: str, contender: str, options: argparse.Namespace, lr: float, lanes: int) -> Row:
+def _row(name: str, contender: str, options: argparse.Namespace, lr: float, lanes: int) -> dict[str, Any]:
     seeds = list(range(options.trials))
     jobs = [_job(contender, seeds[at : at + lanes], lr, options) for at in range(0, len(seeds), lanes)]
     wall, runs = _run_all(jobs)
     sharpes = [sharpe for run in runs for sharpe in run.sharpes]
     cpu = sum(run.cpu_seconds for run in runs)
-    return Row(name, options.trials, options.epochs, options.batch, lr, wall, cpu, sharpes)
+    return Row(name, options.trials, options.epochs, options.batch, lr, wall, cpu, sharpes).numbers()
 
 
-def _single(options: argparse.Namespace, lr: float) -> Row:
-    """One epoch of one trial through the Gymnasium adapter: its rate does not depend on how long it runs."""
-    wall, (run,) = _run_all([{**_job("dqn", [0], lr, options), "epochs": 1, "single": True}])
-    name = "the same DQN, single Gymnasium environment, 1 epoch"
-    return Row(name, 1, 1, options.batch, lr, wall, run.cpu_seconds, run.sharpes)
+def _single(options: argparse.Namespace, lr: float) -> dict[str, Any]:
+    """A few epochs of one trial through the Gymnasium adapter: its rate does not depend on how long it runs."""
+    wall, (run,) = _run_all([{**_job("dqn", [0], lr, options), "epochs": _SINGLE_EPOCHS, "single": True}])
+    name = f"the same DQN, single Gymnasium environment, {_SINGLE_EPOCHS} epochs"
+    return Row(name, 1, _SINGLE_EPOCHS, options.batch, lr, wall, run.cpu_seconds, run.sharpes).numbers()
 
 
 def _tune(contender: str, options: argparse.Namespace) -> dict[str, float]:
@@ -154,9 +162,8 @@ def _run(job: dict[str, Any]) -> Run:
     return Run(json.loads(printed)["sharpes"], usage.ru_utime + usage.ru_stime)
 
 
-def write(out: Path, options: argparse.Namespace, rows: dict[str, Row], tuning: dict[str, dict[str, float]]) -> None:
-    """Write what there is so far as JSON and as a table."""
-    record = {
+def _about(options: argparse.Namespace) -> dict[str, Any]:
+    return {
         "date": time.strftime("%Y-%m-%d"),
         "hardware": _hardware(),
         "versions": {
@@ -167,9 +174,13 @@ def write(out: Path, options: argparse.Namespace, rows: dict[str, Row], tuning: 
         "env_steps_per_trial": options.epochs * _STEPS_PER_EPOCH,
         "gradient_steps_per_trial": options.epochs * _LEARN_STEPS,
         "batch": options.batch,
-        "peer_sharpe_by_lr": tuning,
-        "rows": {key: {"name": row.name, **row.numbers()} for key, row in rows.items()},
+        "peer_sharpe_by_lr": {},
+        "rows": {},
     }
+
+
+def write(out: Path, record: dict[str, Any]) -> None:
+    """Write what there is so far as JSON and as a table."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     out.with_suffix(".md").write_text(render(record), encoding="utf-8")
