@@ -124,8 +124,8 @@ def measure(config: TrialConfig, prepared: Prepared, lanes: int, profile: Path |
         flush=True,
     )
     if profile is not None:
-        for kind, call in (("learn", lambda: steps.learn(4)), ("collect", lambda: steps.collect(4))):
-            table = kernels(call, 4)
+        for kind, step in (("learn", steps.learn), ("collect", steps.collect)):
+            table = kernels(step, 4)
             (profile / f"{kind}_{lanes}_{training.batch}_{training.precision}.txt").write_text(table)
             print(f"{name} {kind}\n" + "\n".join(table.splitlines()[:22]), flush=True)
     shape, size = group.setting.shape, 2 if training.precision == "bf16" else 4
@@ -181,7 +181,11 @@ def measure_env(config: TrialConfig, prepared: Prepared, lanes: int) -> list[Row
 
     world = World(counted.market, counted.session_start_S, state)
     function = compile_for(bar, world) if config.training.compile else bar
-    replay = captured(lambda world: function(world) and None, world, torch.cuda.graph_pool_handle())
+
+    def step(world: World) -> None:
+        function(world)
+
+    replay = captured(step, world, torch.cuda.graph_pool_handle())
     for _ in range(64):
         replay()
     seconds = median_seconds(replay)
@@ -218,7 +222,7 @@ def median_seconds(call: Callable[[], Any], rounds: int = 9, repeats: int = 4) -
     """Median over rounds of the mean of ``repeats`` calls, by device events."""
     times = []
     for _ in range(rounds):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         for _ in range(repeats):
             call()
@@ -269,12 +273,12 @@ def policy_work(shape: NetworkShape, lanes: int, rows_each: int, size: int) -> t
     return 2.0 * weights_of(shape) * rows, float(moved)
 
 
-def kernels(call: Callable[[], Any], steps: int) -> str:
+def kernels(step: Callable[[int], Any], steps: int) -> str:
     """Time by kernel, microseconds a step."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        call()
+        step(steps)
         torch.cuda.synchronize()
     found = [(e.self_device_time_total / steps, e.count / steps, e.key) for e in seen.key_averages()]
     found = sorted((f for f in found if f[0] > 0), reverse=True)
