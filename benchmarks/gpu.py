@@ -2,10 +2,10 @@
 
     python -m benchmarks.gpu --out benchmarks/results/h200_2026-12-01 [--lanes 1 8 32 128] [--precision bf16]
 
-The reference network of design.md: state 96 (88 channels, 7 of the portfolio and the bias), hidden 256, 4 branches, 13 actions, 52 atoms; batch 512 per lane, 64k
-transitions per lane. Each number is the median of several rounds of graph replays. Beside it stand two counted floors:
-floating-point operations over the matrix rate, and bytes (everything once) over the copy rate, both measured in the
-same run. ``ratio`` is the larger floor over the measured time.
+The reference network of design.md: state 96 (88 channels, 7 of the portfolio and the bias), hidden 256, 4 branches, 13
+actions, 52 atoms; batch 512 per lane, 64k transitions per lane. Each number is the median of several rounds of graph
+replays. Beside it stand two counted floors: floating-point operations over the matrix rate, and bytes (everything once)
+over the copy rate, both measured in the same run. ``floor / ours`` is the larger floor over the measured time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ def median_seconds(call: Callable[[], Any], rounds: int = 9, repeats: int = 4) -
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) * 1e-3 / repeats)
-    return statistics.median(times)
+    return float(statistics.median(times))
 
 
 def measure_card() -> Card:
@@ -242,7 +243,7 @@ def measure_card() -> Card:
         torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
         a = torch.randn(8192, 8192, device=GPU, dtype=dtype)
         b = torch.randn(8192, 8192, device=GPU, dtype=dtype)
-        rates[precision] = 2 * 8192**3 / median_seconds(lambda a=a, b=b: a @ b, rounds=5)
+        rates[precision] = 2 * 8192**3 / median_seconds(partial(torch.matmul, a, b), rounds=5)
     torch.set_float32_matmul_precision("highest")
     return Card(torch.cuda.get_device_name(), copy, rates)
 
