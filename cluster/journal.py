@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.tracking import RunKey, _Shipper
+from trainer.tracking import RunKey, Shipper
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class JournalShipper:
 
     def __init__(self, folder: Path, target: TrackingTarget) -> None:
         self._folder, self._target = folder, target
-        self._shippers: dict[Path, _Shipper] = {}
+        self._shippers: dict[Path, Shipper] = {}
         self._run_ids: dict[RunKey, str] = {}
         self._closing, self._lock = threading.Event(), threading.Lock()
         self.last_error = ""
@@ -87,7 +87,7 @@ class JournalShipper:
             with self._lock:
                 for path in sorted(self._folder.glob("*.jsonl")):
                     if path not in self._shippers:
-                        self._shippers[path] = _Shipper(self._target.uri, self._target.experiment, path, self._run_ids)
+                        self._shippers[path] = Shipper(self._target.uri, self._target.experiment, path, self._run_ids)
                     self._shippers[path].ship_all(self._closing)
         except Exception as error:  # whatever the server did, the journals keep all
             self.last_error = f"{type(error).__name__}: {error}"

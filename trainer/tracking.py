@@ -65,7 +65,7 @@ class Tracker:
         self._file = journal.open("a", encoding="utf-8")
         self._lock = threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
-        self._shipper = _Shipper(uri, experiment, journal)
+        self._shipper = Shipper(uri, experiment, journal)
         self._thread = threading.Thread(target=self._ship_until_closed, name="tracking", daemon=True)
         self._thread.start()
 
@@ -139,7 +139,7 @@ class Tracker:
 
 
 @dataclass
-class _Shipper:
+class Shipper:
     """Reads the journal from where shipping stopped and sends it; raises on any failure and can be called again."""
 
     uri: str
