@@ -22,6 +22,12 @@ def greedy(q_LBK: Tensor, hold_only_LB: Tensor) -> Tensor:
     return only_hold(best, hold_only_LB)
 
 
+def mirrored(q_LBK: Tensor) -> Tensor:
+    """Values of the mirrored actions: short and long change places."""
+    short, hold, long, rest = torch.split_with_sizes(q_LBK, (1, 1, 1, ACTIONS - 3), dim=-1)
+    return torch.cat((long, hold, short, rest), dim=-1)
+
+
 def only_hold(action_LBG: Tensor, hold_only_LB: Tensor) -> Tensor:
     """Replace the direction by hold where ``hold_only_LB``."""
     direction_LB1 = torch.where(hold_only_LB.unsqueeze(-1), HOLD, action_LBG[..., :1])

@@ -119,7 +119,7 @@ def stress(saved: SavedPolicy, config: TrialConfig, device: torch.device) -> lis
         make_slots([slots] * len(STRESSES), slot_width([slots]), device),
         max(end - start for start, end in slots) - 1,
         config.training.window,
-        greedy_policy(saved.shape, policy),
+        greedy_policy(saved.shape, policy, symmetric=config.evaluation.symmetric),
     )
     return [
         backtest_metrics(path, sessions_per_year=instrument.sessions_per_year, min_trades=config.evaluation.min_trades)

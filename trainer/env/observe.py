@@ -6,7 +6,8 @@ Legend: L lanes, E episodes, B rows per lane, W window, F market features, P por
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -92,3 +93,20 @@ def observe(
         portfolio=portfolio_LBP,
         hold_only=market.flat_N[bar_LB],
     )
+
+
+class See(Protocol):
+    """What the agents of a state see, made when asked; ``flipped``: as if every episode's mirror were turned."""
+
+    def __call__(self, *, flipped: bool = False) -> Observation: ...
+
+
+def seeing(params: EnvParams, market: Market, normaliser: Normaliser, state: EnvState, window: int) -> See:
+    """The view of ``state``."""
+
+    def see(*, flipped: bool = False) -> Observation:
+        shown = replace(state, mirror_LE=~state.mirror_LE) if flipped else state
+        portfolio_LEP = portfolio_features(params, market, shown)
+        return observe(market, normaliser, shown.bar_LE, shown.mirror_LE, portfolio_LEP, window)
+
+    return see

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.env.observe import Normaliser, Observation, observe, portfolio_features
+from trainer.env.observe import Normaliser, See, seeing
 from trainer.env.state import EnvParams, EnvState, reset
 from trainer.env.step import env_step
 from trainer.evaluation.metrics import BacktestPath
 from trainer.lanes.tree import map_tensors, take
 from trainer.market.market import Market
 
-Policy = Callable[[int, EnvState, Callable[[], Observation]], Tensor]
-"""``policy(step, state, observe) -> action [L, V, 4]``; ``observe()`` gives what the agent sees, made only if asked."""
+Policy = Callable[[int, EnvState, See], Tensor]
+"""``policy(step, state, see) -> action [L, V, 4]``; ``see()`` gives what the agent sees, made only if asked."""
 
 Range = tuple[int, int]
 """First bar and the bar after the last."""
@@ -102,12 +102,7 @@ def rollout_step(
     params: EnvParams, market: Market, normaliser: Normaliser, window: int, policy: Policy, index: int, state: EnvState
 ) -> tuple[Happened, EnvState]:
     """Step ``index`` of a rollout and the state after it."""
-
-    def see() -> Observation:
-        portfolio_LVP = portfolio_features(params, market, state)
-        return observe(market, normaliser, state.bar_LE, state.mirror_LE, portfolio_LVP, window)
-
-    action_LV4 = policy(index, state, see)
+    action_LV4 = policy(index, state, seeing(params, market, normaliser, state, window))
     step = env_step(params, market, state, action_LV4)
     happened = Happened(
         live=~state.done_LE,

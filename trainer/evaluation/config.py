@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.fields import Frozen, dynamic
+from trainer.fields import Frozen, dynamic, static
 
 
 class EvaluationConfig(Frozen):
@@ -13,4 +13,7 @@ class EvaluationConfig(Frozen):
     )
     benchmark_sharpe: float = dynamic(
         0.0, unit="annualised Sharpe", ge=-10.0, le=10.0, doc="Sharpe that the probabilistic Sharpe ratio must exceed"
+    )
+    symmetric: bool = static(
+        False, doc="act on the mean of what the agent values in the market and in its mirror; off where drift counts"
     )

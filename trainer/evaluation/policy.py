@@ -5,17 +5,18 @@ Legend: L lanes, V slots, D parameters of one lane, A atoms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from trainer.agent import branches
 from trainer.agent.branches import greedy
 from trainer.agent.distribution import expectation
 from trainer.agent.network import NetworkShape, forward, layout
-from trainer.env.observe import Normaliser, Observation
+from trainer.env.observe import Normaliser, See
 from trainer.env.state import EnvState
+from trainer.evaluation.backtest import Policy as Acting
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,22 @@ class Policy:
     reward_unit_L: Tensor  # float64, money per 1 of reward on its train range; scales what the agent sees of its trade
 
 
-def greedy_policy(shape: NetworkShape, policy: Policy) -> Callable[[int, EnvState, Callable[[], Observation]], Tensor]:
-    """The best action of every branch, for :func:`trainer.evaluation.backtest.rollout`."""
+def greedy_policy(shape: NetworkShape, policy: Policy, *, symmetric: bool) -> Acting:
+    """The best action of every branch, for :func:`trainer.evaluation.backtest.rollout`.
+
+    ``symmetric``: by the mean of the values in the market and in its mirror image (S12), where short and long change
+    places. A market without a preferred direction has equal values in both, so what a network holds for one direction
+    by chance cancels; where drift is to be earned, it would be lost.
+    """
     weights = layout(shape).views(policy.params_LD)
 
-    def act(_step: int, _state: EnvState, observe: Callable[[], Observation]) -> Tensor:
-        obs = observe()
+    def act(_step: int, _state: EnvState, see: See) -> Tensor:
+        obs = see()
         with torch.no_grad():
             q_LVK = expectation(forward(shape, weights, obs), policy.atoms_LA)
+            if symmetric:
+                other_LVK = expectation(forward(shape, weights, see(flipped=True)), policy.atoms_LA)
+                q_LVK = 0.5 * (q_LVK + branches.mirrored(other_LVK))
         return greedy(q_LVK, obs.hold_only)
 
     return act

@@ -21,7 +21,7 @@ from torch import Tensor
 from trainer.agent.network import layout
 from trainer.env.state import EnvParams, EnvState
 from trainer.evaluation.backtest import Happened, Rollout, Slots, begin, empty_happened, joined, rollout_step
-from trainer.evaluation.policy import Policy, greedy_policy
+from trainer.evaluation.policy import Policy
 from trainer.lanes.tree import copy_, map_tensors
 from trainer.market.market import Market
 from trainer.training.collect import Collected, Setting, store_, trade
@@ -128,7 +128,7 @@ class Parts:
         return improve_(self._over(work), work.state)
 
     def _bar(self, play: Play) -> Played:
-        window, policy = self.setting.training.window, greedy_policy(self.setting.shape, play.policy)
+        window, policy = self.setting.training.window, self.setting.policy(play.policy)
         happened, env = rollout_step(
             play.env_params, play.market, play.policy.normaliser, window, policy, 0, play.env_LV
         )

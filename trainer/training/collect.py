@@ -19,6 +19,8 @@ from trainer.agent.popart import PopArt
 from trainer.env.observe import observe, portfolio_features
 from trainer.env.state import EnvState, episode_end, reset
 from trainer.env.step import env_step
+from trainer.evaluation.backtest import Policy as Acting
+from trainer.evaluation.policy import Policy, greedy_policy
 from trainer.lanes.random import Stream, to_integer, to_uniform, words
 from trainer.lanes.tree import copy_, map_tensors
 from trainer.market.market import Market
@@ -35,6 +37,7 @@ class Setting:
     training: TrainingConfig
     n_step: int
     session_episodes: bool
+    symmetric: bool
     shape: NetworkShape
     market: Market
     session_start_S: Tensor
@@ -43,6 +46,10 @@ class Setting:
     def dtype(self) -> torch.dtype:
         """What the network computes in while training; masters, losses and targets are float32."""
         return torch.bfloat16 if self.training.precision == "bf16" else torch.float32
+
+    def policy(self, policy: Policy) -> Acting:
+        """How trained agents act."""
+        return greedy_policy(self.shape, policy, symmetric=self.symmetric)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from trainer.env.state import EnvParams
 from trainer.errors import UserError
 from trainer.evaluation.backtest import Rollout, lanes_of, paths, rollout
 from trainer.evaluation.metrics import backtest_metrics
-from trainer.evaluation.policy import greedy_policy
 from trainer.lanes.tree import concat, map_tensors, put_, take
 from trainer.training.capture import Parts, Steps, capacity_of, matmul_precision
 from trainer.training.collect import Setting
@@ -67,6 +66,7 @@ class LaneGroup:
             training=config.training,
             n_step=config.replay.n_step,
             session_episodes=config.env.session_episodes,
+            symmetric=config.evaluation.symmetric,
             shape=network_shape(config, prepared),
             market=prepared.market,
             session_start_S=torch.from_numpy(prepared.session_start_S).to(device),
@@ -174,7 +174,7 @@ class LaneGroup:
                 state.fold.validation,
                 self.validation_steps,
                 self.setting.training.window,
-                greedy_policy(self.setting.shape, policy_of(state)),
+                self.setting.policy(policy_of(state)),
             )
 
     def _validate_rows(self, rows: Sequence[int], config: TrialConfig) -> tuple[Validation, ...]:
