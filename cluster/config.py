@@ -1,4 +1,4 @@
-"""How a sweep uses the cluster: the ``[pool]`` table of a profile. No torch, no Ray."""
+"""How a sweep uses the cluster: the ``[sweep.pool]`` table of a profile. No torch, no Ray."""
 
 from __future__ import annotations
 
