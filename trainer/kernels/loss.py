@@ -1,8 +1,10 @@
 """Softmax, cross-entropy, expectation and their gradient for the chosen actions, straight from the heads' product.
 
 Why: as tensor operations the chosen rows are gathered, their gradient is scattered with atomics into a zeroed tensor
-of all logits, and that is padded again: the logits travel four times. Here they are read once forward and once backward,
-and the gradient is written once, zeros included. Eager twin: :func:`trainer.agent.losses.value_loss` of the chosen rows.
+of all logits, and that is padded again: the logits travel four times. Here they are read once forward and once
+backward, and the gradient is written once, zeros included.
+
+Eager twin: :func:`trainer.agent.losses.value_loss` of the chosen rows.
 
 Legend: L lanes, B rows, N padded width of the product (K x A and zeros), G = 4 branches, A atoms.
 """

@@ -1,6 +1,7 @@
 """The committed trajectory of a tiny trial: a change of numerics shows here and is made on purpose.
 
-After such a change run this file with ``PACELINE_UPDATE_GOLDEN=1`` in the environment, and say why in the commit. Processors differ in the last bits, so numbers are compared to one part in a hundred, over the first epochs.
+After such a change run this file with ``PACELINE_UPDATE_GOLDEN=1`` in the environment, and say why in the commit.
+Processors differ in the last bits, so numbers are compared to one part in a hundred, over the first epochs.
 """
 
 from __future__ import annotations
