@@ -9,6 +9,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # before Ray starts anything: a process reads it once
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ def test_every_fold_beats_flat_buy_and_hold_random_and_the_untrained_agent(resul
 def test_the_q_gap_grows_and_the_agents_are_healthy(result: dict[str, Any]) -> None:
     first, last = result["epochs"][0]["folds"], result["epochs"][-1]["folds"]
     for before, after in zip(first, last, strict=True):
-        assert after["q_gap"] / after["sigma"] > before["q_gap"] / before["sigma"]
+        assert after["q_gap"] > 1.5 * before["q_gap"]
         assert after["health"] > HEALTH_FLOOR
         assert after["mechanical_bias"] == 0.0
 

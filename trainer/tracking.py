@@ -11,6 +11,7 @@ No torch here: thin clients track too.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import threading
@@ -258,6 +259,8 @@ def connect(uri: str) -> Any:
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     from mlflow.tracking import MlflowClient
 
+    for chatty in ("mlflow", "alembic"):  # what they say of a new database's tables is no news to a person
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     return MlflowClient(tracking_uri=uri)
 
 

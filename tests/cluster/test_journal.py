@@ -67,7 +67,7 @@ def test_a_server_that_was_away_gets_everything_later(
         def away(*_: object, **__: object) -> None:
             raise ConnectionError("away")
 
-        outage.setattr(journal_module._Shipper, "_connect", away)
+        outage.setattr(journal_module.Shipper, "_connect", away)
         assert not shipper.flush(0.0)
         assert shipper.last_error == "ConnectionError: away"
     assert shipper.flush(60.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -34,7 +33,6 @@ sys.exit(int(sys.argv[2]))
 
 
 def test_trials_of_a_node_whose_raylet_is_killed_end_on_another_with_the_same_numbers(tmp_path: Path) -> None:
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         ray.init(address=nodes.address, log_to_driver=False)
@@ -61,7 +59,6 @@ def test_trials_of_a_node_whose_raylet_is_killed_end_on_another_with_the_same_nu
 
 @pytest.fixture
 def job_server() -> Iterator[str]:
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     context = ray.init(address="local", num_cpus=1, include_dashboard=True, dashboard_port=0, log_to_driver=False)
     yield f"http://{context.dashboard_url}"
     ray.shutdown()

@@ -31,7 +31,6 @@ LONG = (2, 40)
 
 @pytest.fixture(scope="module", autouse=True)
 def ray_here() -> Iterator[str]:
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     context = ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield str(context.address_info["gcs_address"])
     ray.shutdown()

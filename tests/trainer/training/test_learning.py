@@ -18,7 +18,7 @@ from .conftest import CPU
 
 FAIR: dict[str, Any] = {
     "market": {
-        "synthetic": {"preset": "none", "half_spread": 0.0, "sessions": 120, "bars_per_session": 64},
+        "synthetic": {"preset": "none", "half_spread": 0.0, "open_gap": 0.0, "sessions": 120, "bars_per_session": 64},
         "features": {"families": ["returns"]},
     },
     "folds": {"count": 1},
@@ -46,7 +46,10 @@ price_high = 1e9
 
 @pytest.fixture
 def fee_free(tmp_path: Path) -> str:
-    """An instrument without fees and, since resting orders pay the tick they are traded through by, without a tick."""
+    """An instrument without fees and, since resting orders pay the tick they are traded through by, without a tick.
+
+    For the same reason the market has no gaps between close and open: a resting order is filled by what jumps over it.
+    """
     path = tmp_path / "fair.toml"
     path.write_text(FEE_FREE)
     return str(path)
