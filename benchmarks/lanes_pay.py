@@ -60,6 +60,14 @@ class ProcessTrial(tune.Trainable):  # type: ignore[misc]
         self.setup(new_config)
         return True
 
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        """Asked for when ASHA stops a trial; nothing here is continued."""
+        del checkpoint_dir
+        return {}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+        del checkpoint
+
     def step(self) -> dict[str, Any]:
         started = time.perf_counter()
         while self.group.resident("trial").epoch < self.rungs[0]:
