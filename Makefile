@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: trial sweep ui test test-slow test-cuda check format bench lock clean
 
 trial: $(VENV)/ready ## the smoketest trial on the embedded market
-	$(BIN)/python -m trainer smoketest --out runs/smoketest
+	$(BIN)/python -m trainer smoketest
 
 test: $(VENV)/ready ## the default test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile
