@@ -45,5 +45,5 @@ $(VENV)/ready: requirements.lock
 sweep: $(VENV)/ready ## the smoketest sweep on a local Ray, tracked in runs/mlflow.db
 	RAY_ADDRESS=local $(BIN)/python -m search smoketest --out runs/sweep-$$(date +%Y%m%d-%H%M%S)
 
-ui: $(VENV)/ready ## MLflow's pages of all sweeps under runs/, at http://127.0.0.1:5000
+ui: $(VENV)/ready ## MLflow of all sweeps under runs/: http://127.0.0.1:5000, there "Model training"
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from cluster.journal import Journal, JournalShipper, TrackingTarget
 from search.results import State
-from trainer.tracking import RunKey, check_uri, connect
+from trainer.tracking import RunKey, check_uri, connect, ensure_experiment
 
 TRACKING = "tracking"
 STATUS = {
@@ -136,14 +136,10 @@ def prepare_experiment(uri: str, experiment: str) -> None:
     Raises:
         UserError: the server does not answer.
     """
-    sqlite = urlsplit(uri).scheme == "sqlite"
-    if sqlite:
+    if urlsplit(uri).scheme == "sqlite":
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     check_uri(uri)
-    client = connect(uri)
-    if client.get_experiment_by_name(experiment) is None:
-        beside = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"
-        client.create_experiment(experiment, artifact_location=beside.as_uri() if sqlite else None)
+    ensure_experiment(connect(uri), uri, experiment)
 
 
 def _runs(client: Any, target: TrackingTarget) -> Iterator[Any]:

@@ -26,6 +26,7 @@ from trainer.errors import UserError
 
 MAX_METRICS, MAX_PARAMS, MAX_PARAM_CHARS = 1_000, 100, 6_000  # what MLflow takes in one batch and one parameter
 _LONG_VALUE_FOLDER = "params"
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
 @dataclass(frozen=True)
@@ -182,16 +183,7 @@ class Shipper:
         if self._client is not None:
             return
         client = connect(self.uri)
-        found = client.get_experiment_by_name(self.experiment)
-        if found is None:
-            try:
-                self._experiment_id = client.create_experiment(self.experiment)
-            except Exception:  # another process created it in between
-                found = client.get_experiment_by_name(self.experiment)
-                if found is None:
-                    raise
-        if found is not None:
-            self._experiment_id = found.experiment_id
+        self._experiment_id = ensure_experiment(client, self.uri, self.experiment)
         self._client = client
 
     def _resolve(self, run: RunKey) -> str:
@@ -262,6 +254,24 @@ def connect(uri: str) -> Any:
     for chatty in ("mlflow", "alembic"):  # what they say of a new database's tables is no news to a person
         logging.getLogger(chatty).setLevel(logging.WARNING)
     return MlflowClient(tracking_uri=uri)
+
+
+def ensure_experiment(client: Any, uri: str, name: str) -> str:
+    """The id of an experiment, created where there is none, also when another process creates it at the same time.
+
+    Its kind tells MLflow's pages that these are training runs. Artifacts of a SQLite store lie beside the database.
+    """
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        beside = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"
+        location = beside.as_uri() if urlsplit(uri).scheme == "sqlite" else None
+        try:
+            return str(client.create_experiment(name, artifact_location=location, tags=_EXPERIMENT_TAGS))
+        except Exception:  # another process created it in between
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    return str(found.experiment_id)
 
 
 def check_uri(uri: str) -> None:

@@ -148,3 +148,13 @@ def test_a_server_that_does_not_answer_at_start_is_one_clear_error() -> None:
 def test_credentials_are_not_shown() -> None:
     assert redact("http://user:secret@host:5000/x") == "http://host:5000/x"
     assert redact("sqlite:///a@b.db") == "sqlite:///a@b.db"
+
+
+def test_an_experiment_is_one_of_training_runs_and_its_artifacts_lie_beside_the_database(uri: str, tmp_path: Path) -> None:
+    tracker = Tracker(uri, "kind", tmp_path / "journal.jsonl")
+    tracker.metrics(TRIAL, {"score": 1.0}, step=0)
+    assert tracker.close()
+    experiment = MlflowClient(tracking_uri=uri).get_experiment_by_name("kind")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    database = Path(uri.removeprefix("sqlite:///"))
+    assert experiment.artifact_location.startswith((database.parent / "mlartifacts").as_uri())
