@@ -150,7 +150,7 @@ def test_credentials_are_not_shown() -> None:
     assert redact("sqlite:///a@b.db") == "sqlite:///a@b.db"
 
 
-def test_an_experiment_is_one_of_training_runs_and_its_artifacts_lie_beside_the_database(uri: str, tmp_path: Path) -> None:
+def test_an_experiment_holds_training_runs_and_its_artifacts_lie_beside_the_database(uri: str, tmp_path: Path) -> None:
     tracker = Tracker(uri, "kind", tmp_path / "journal.jsonl")
     tracker.metrics(TRIAL, {"score": 1.0}, step=0)
     assert tracker.close()
