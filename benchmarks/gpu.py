@@ -110,6 +110,9 @@ def measure(config: TrialConfig, prepared: Prepared, lanes: int, profile: Path |
     state = many_lanes(config, prepared, lanes)
     started = time.perf_counter()
     steps = Steps(Parts(group.setting), state, group.validation_steps, capture=True)
+    steps.collect(0)
+    steps.learn(0)
+    torch.cuda.synchronize()
     ready = time.perf_counter() - started
     name = f"{training.precision}{' compiled' if training.compile else ''}, {lanes} x {training.batch}"
     steps.collect(state.replay.ring.length)
@@ -211,11 +214,11 @@ class Paid:
     reward_LE: Tensor
 
 
-def many_lanes(config: TrialConfig, prepared: Prepared, lanes: int) -> LaneState:
+def many_lanes(config: TrialConfig, prepared: Prepared, lanes: int, device: torch.device = GPU) -> LaneState:
     """Lanes of one fold that differ in their seeds."""
-    one = new_lanes(config, prepared, prepared.folds[:1], GPU)
-    state = take(one, torch.zeros(lanes, dtype=torch.int64, device=GPU))
-    state.counters.seed_L.copy_(torch.arange(lanes, device=GPU) + 1)
+    one = new_lanes(config, prepared, prepared.folds[:1], device)
+    state = take(one, torch.zeros(lanes, dtype=torch.int64, device=device))
+    state.counters.seed_L.copy_(torch.arange(lanes, device=device) + 1)
     return state
 
 
