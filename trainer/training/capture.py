@@ -28,6 +28,7 @@ from trainer.training.collect import Collected, Setting, store_, trade
 from trainer.training.compiled import compile_for
 from trainer.training.lane_state import LaneState, policy_of
 from trainer.training.learn import Learned, improve_, store_priorities_
+from trainer.training.rehearsal import undone
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -158,10 +159,8 @@ class Steps:
             loss_L=torch.zeros(len(state.params_LD), dtype=torch.float64, device=state.params_LD.device),
         )
         self._pool = torch.cuda.graph_pool_handle() if capture else None
-        self._collect = self._ready(parts.collect_, self._work)
-        self._learn = self._ready(parts.learn_, self._work)
+        self._made: dict[str, Callable[[], None]] = {}
         self._play: Play | None = None
-        self._evaluate: Callable[[], None] | None = None
 
     @property
     def captured(self) -> bool:
@@ -170,52 +169,57 @@ class Steps:
 
     def collect(self, steps: int) -> None:
         """Advance all episodes by ``steps`` bars."""
+        collect = self._ready("collect", self.parts.collect_, self._work)
         self._work.acting_LD.copy_(self.state.params_LD)
         for _ in range(steps):
-            self._collect()
+            collect()
 
     def learn(self, steps: int) -> Tensor:
         """Take ``steps`` gradient steps; returns the mean loss of each row, ``[L]`` float64."""
+        learn = self._ready("learn", self.parts.learn_, self._work)
         self._work.loss_L.zero_()
         for _ in range(steps):
-            self._learn()
+            learn()
         return self._work.loss_L / max(steps, 1)
 
     def rollout(self) -> Rollout:
         """The greedy agents over their validation ranges; its tensors are overwritten by the next call."""
         state = self.state
-        if self._play is None or self._evaluate is None:
+        if self._play is None:
             self._play = _play(self.parts.setting, state, self._validation_steps)
-            self._evaluate = self._ready(self.parts.evaluate_, self._play)
         play = self._play
+        evaluate = self._ready("evaluate", self.parts.evaluate_, play)
         copy_(play.env_LV, begin(state.env_params, self.parts.setting.market, state.fold.validation))
         play.bar_1.zero_()
         for _ in range(self._validation_steps):
-            self._evaluate()
+            evaluate()
         return joined(play.happened_SLV, play.env_LV)
 
-    def _ready(self, step: Callable[[A], None], argument: A) -> Callable[[], None]:
-        if self._pool is None:
-            return lambda: step(argument)
-        with matmul_precision(self.parts.setting.training.precision):
-            return captured(step, argument, self._pool)
+    def _ready(self, name: str, step: Callable[[A], None], argument: A) -> Callable[[], None]:
+        """The step as it is run; compiled and captured when first asked for, which changes no tensor of the state."""
+        if name not in self._made:
+            if self._pool is None:
+                self._made[name] = lambda: step(argument)
+            else:
+                with matmul_precision(self.parts.setting.training.precision):
+                    self._made[name] = captured(step, argument, self._pool)
+        return self._made[name]
 
 
 def captured(step: Callable[[A], None], argument: A, pool: Any) -> Callable[[], None]:
     """``step(argument)`` as a CUDA graph; replays read and write the argument's tensors where they are now.
 
-    The step is rehearsed on a copy first, so that libraries are loaded and kernels compiled; the argument's own tensors
+    The step is rehearsed first and what it did undone, so that libraries are loaded and kernels compiled; the tensors
     change at replays only.
     """
-    rehearsal = map_tensors(torch.clone, argument)
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_REHEARSALS):
-            step(rehearsal)
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    del rehearsal
+    with undone(argument, _REHEARSALS):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_REHEARSALS):
+                step(argument)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         step(argument)
