@@ -55,6 +55,10 @@ class _Trial:
         return int(self.history[-1]["epoch"]) if self.history else 0
 
     @property
+    def capacities(self) -> tuple[int, ...]:
+        return tuple(entry["capacity"] for entry in self.history)
+
+    @property
     def wanted_epoch(self) -> int:
         rungs = self.admission.request.rungs
         return next((rung for rung in rungs if rung > self.passed), rungs[-1])
@@ -139,13 +143,14 @@ class TrainerLoop:
         except torch.OutOfMemoryError as error:
             self._out_of_memory(group, str(error))
             return
-        capacity = group.capacity
         for report in reports:
-            self._finish_epoch(self._trials[report.trial_id], report, capacity)
+            self._finish_epoch(self._trials[report.trial_id], report)
 
-    def _finish_epoch(self, trial: _Trial, report: TrialReport, capacity: int) -> None:
+    def _finish_epoch(self, trial: _Trial, report: TrialReport) -> None:
         training = trial.config.training
-        trial.history.append(history_entry(report, capacity))
+        trial.history.append(history_entry(report))
+        if report.untrained:
+            trial.untrained = list(report.untrained)
         scored = report.failed is None and report.epoch in trial.admission.request.rungs
         if scored:
             trial.history[-1]["score"] = score_at(trial.history, report.epoch, training.score_epochs)
@@ -153,7 +158,9 @@ class TrainerLoop:
         self._record(trial, report.epoch if ends else trial.wanted_epoch)
         if report.failed is not None:
             error = f"epoch {report.epoch}: {report.failed}; lower agent.lr or look at the data"
-            self._report(trial, RungReport(trial.trial_id, report.epoch, None, error=error))
+            self._report(
+                trial, RungReport(trial.trial_id, report.epoch, None, error=error, capacities=trial.capacities)
+            )
             self._evict(trial)
             return
         if scored or report.epoch % training.checkpoint_every == 0:
@@ -199,8 +206,7 @@ class TrainerLoop:
         else:
             folder.path.mkdir(parents=True, exist_ok=True)
             write_toml(config, folder.path / "config.toml")
-            untrained = group.admit(request.trial_id, config, rungs=request.rungs)
-            trial.untrained = [validation.metrics.sharpe for validation in untrained]
+            group.admit(request.trial_id, config, rungs=request.rungs)
         self.capacity.admitted(signature, group.state)
         self._groups[signature] = group
         self._trials[request.trial_id] = trial
@@ -271,7 +277,7 @@ class TrainerLoop:
             until[-1]["score"] if "score" in until[-1] else score_at(until, epoch, trial.config.training.score_epochs),
             folds=tuple(until[-1]["folds"]),
             final=epoch == trial.budget,
-            capacities=tuple(entry["capacity"] for entry in until),
+            capacities=trial.capacities[: len(until)],
         )
 
     def _report(self, trial: _Trial, report: RungReport) -> None:

@@ -52,12 +52,12 @@ class TrialFolder:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def history_entry(report: TrialReport, capacity: int) -> dict[str, Any]:
-    """One epoch as the manifest keeps it; ``capacity`` is that of the lane group in which it ran."""
+def history_entry(report: TrialReport) -> dict[str, Any]:
+    """One epoch as the manifest keeps it."""
     return {
         "epoch": report.epoch,
         "time_ms": int(time.time() * 1000),
-        "capacity": capacity,
+        "capacity": report.capacity,
         "folds": [{"fold": fold.fold, **fold.numbers()} for fold in report.folds],
         "phase_seconds": dict(report.phase_seconds),
     }

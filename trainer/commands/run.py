@@ -15,10 +15,11 @@ from rich.console import Console
 
 from trainer.commands.options import choose_device, data_overrides, make_console
 from trainer.commands.progress import Progress, print_result
-from trainer.commands.sweep_trial import profile_and_overrides
+from trainer.commands.sweep_trial import replayed, trial_of
 from trainer.config import TrialConfig, load_config
 from trainer.fields import walk
 from trainer.tracking import RunKey, Tracker, check_uri
+from trainer.training.recording import NOTHING
 from trainer.training.report import TrialReport
 from trainer.training.trial import Trial, check_empty, open_trial
 
@@ -28,23 +29,28 @@ INTERRUPTED = 130
 def run(options: argparse.Namespace) -> int:
     """Run or resume a trial; returns the exit code."""
     console = make_console()
+    device = choose_device(options.device)
+    recording = NOTHING
     if options.resume is not None:
         out = Path(options.resume)
         config = open_trial(out)
     else:
-        profile, name, given = options.profile, Path(options.profile or "").stem, list[str]()
+        profile, name, given = options.profile, Path(options.profile or "").stem, tuple[str, ...]()
         if options.from_trial is not None:
             folder, trial_id = Path(options.from_trial[0]), options.from_trial[1]
-            profile, given = profile_and_overrides(folder, trial_id)
+            of_sweep = trial_of(folder, trial_id)
+            profile, given = of_sweep.profile, of_sweep.overrides
             name = f"{folder.resolve().name}-{trial_id}"
+            recording, said = replayed(of_sweep.recording, device)
+            if said:
+                console.print(f"{trial_id} of {folder}: {said}")
         config = load_config(profile, [*given, *data_overrides(options.data), *options.set])
         stamp = time.strftime("%Y%m%d-%H%M%S")
         out = options.out if options.out is not None else Path("runs") / f"{name}-{stamp}"
         check_empty(out)
-    device = choose_device(options.device)
     if options.track is not None:
         check_uri(options.track)
-    trial = Trial(config, out, device, resume=options.resume is not None)
+    trial = Trial(config, out, device, resume=options.resume is not None, recording=recording)
     console.print(
         f"trial in {out} on {device}: {len(trial.prepared.folds)} folds, {len(trial.prepared.table):,} bars, "
         f"{len(trial.prepared.features.names)} features"

@@ -17,10 +17,9 @@ from torch import Tensor
 from trainer.agent import popart, support
 from trainer.agent.explore import epsilon
 from trainer.config import TrialConfig
-from trainer.env.state import EnvParams
 from trainer.errors import UserError
 from trainer.evaluation.backtest import Rollout, lanes_of, paths, rollout
-from trainer.evaluation.metrics import backtest_metrics
+from trainer.evaluation.metrics import BacktestPath, backtest_metrics
 from trainer.lanes.tree import concat, map_tensors, put_, take
 from trainer.training.capture import Parts, Steps, capacity_of, matmul_precision
 from trainer.training.collect import Setting
@@ -101,8 +100,8 @@ class LaneGroup:
 
     def admit(
         self, trial_id: str, config: TrialConfig, folds: Sequence[int] | None = None, rungs: Sequence[int] = ()
-    ) -> tuple[Validation, ...]:
-        """Start a trial: one lane per fold (all of them unless named). Returns the untrained agents' validation.
+    ) -> None:
+        """Start a trial: one lane per fold (all of them unless named).
 
         Raises:
             UserError: the trial's static values are not the group's.
@@ -112,7 +111,6 @@ class LaneGroup:
         state = new_lanes(config, self.prepared, chosen, self.device)
         trial = Resident(trial_id, config, 0, tuple(fold.index for fold in chosen), rungs=tuple(rungs))
         self._join(trial, state)
-        return self._validate_rows(self.resident(trial_id).lanes, config)
 
     def restore(self, trial: Resident, snapshot: LaneState) -> None:
         """Continue a trial as it was when :meth:`snapshot` was taken of it."""
@@ -130,13 +128,19 @@ class LaneGroup:
         if not self.residents:
             self._state = self._steps = None
 
-    def advance(self) -> tuple[TrialReport, ...]:
-        """One epoch of every trial: collect, learn, validate those that are due."""
+    def advance(self, capacity: int | None = None) -> tuple[TrialReport, ...]:
+        """One epoch of every trial: collect, learn, validate those that are due. New ones are validated untrained.
+
+        Args:
+            capacity: rows of the state, idle ones included, at least one per lane; left out: as few as there may be.
+        """
         training = self.setting.training
         seconds: dict[str, float] = {}
         with self._timed(seconds, "capture"):
-            self._fit()
+            self._fit(capacity)
             state, steps = self.state, self._ready_steps()
+        with self._timed(seconds, "validate"):  # here and not when they join: at a capacity that a rerun can replay
+            untrained = self._validated([resident for resident in self.residents if resident.epoch == 0])
         with self._timed(seconds, "collect"):
             steps.collect(training.collect_steps)
             self._warm_support_(state)
@@ -149,20 +153,13 @@ class LaneGroup:
             state.counters.epoch_L.add_(1)
             state.env_params.health_L.copy_(state.signals.health_L)
         self.residents = tuple(replace(resident, epoch=resident.epoch + 1) for resident in self.residents)
-        validations: dict[int, Validation] = {}
         with self._timed(seconds, "validate"):
-            due = [resident for resident in self.residents if resident.validates]
-            if due:
-                rows = [row for resident in due for row in resident.lanes]
-                validations = dict(zip(rows, self._validate_rows(rows, due[0].config), strict=True))
+            validations = self._validated([resident for resident in self.residents if resident.validates])
+            if validations:
                 self._keep_best_(state, validations)
         with self._timed(seconds, "report"):
             table = self._training_numbers(state, loss_L)
-        return tuple(self._report(resident, table, validations, seconds) for resident in self.residents)
-
-    def validate(self, state: LaneState, config: TrialConfig) -> tuple[Validation, ...]:
-        """Greedy backtest of every lane of ``state`` on its validation range, with its health frozen."""
-        return self._validations(self.greedy_rollout(state), state.env_params, config)
+        return tuple(self._report(resident, table, validations, untrained, seconds) for resident in self.residents)
 
     def greedy_rollout(self, state: LaneState) -> Rollout:
         """The greedy agents' run over their validation ranges."""
@@ -177,28 +174,34 @@ class LaneGroup:
                 self.setting.policy(policy_of(state)),
             )
 
-    def _validate_rows(self, rows: Sequence[int], config: TrialConfig) -> tuple[Validation, ...]:
-        """:meth:`validate` for these rows of the state, by captured steps where they exist."""
+    def _validated(self, residents: Sequence[Resident]) -> dict[int, Validation]:
+        """Greedy backtests of these trials' lanes on their validation ranges, by row; captured steps where they exist.
+
+        Health is frozen.
+        """
+        config_of = {row: resident.config for resident in residents for row in resident.lanes}
+        if not config_of:
+            return {}
+        rows = list(config_of)  # trials need not lie in the order in which they came
         index_K = self._rows(rows)
         if self._steps is not None and self._steps.captured:
-            run = lanes_of(self._steps.rollout(), index_K)
-            return self._validations(run, take(self.state.env_params, index_K), config)
-        whole = list(rows) == list(range(self.capacity))  # in this order: trials need not lie as they came
-        return self.validate(self.state if whole else take(self.state, index_K), config)
+            run, params = lanes_of(self._steps.rollout(), index_K), take(self.state.env_params, index_K)
+        else:
+            state = self.state if rows == list(range(self.capacity)) else take(self.state, index_K)
+            run, params = self.greedy_rollout(state), state.env_params
+        return {
+            row: self._validation(path, config_of[row])
+            for row, path in zip(rows, paths(params, self.prepared.table.session_N, run), strict=True)
+        }
 
-    def _validations(self, run: Rollout, params: EnvParams, config: TrialConfig) -> tuple[Validation, ...]:
-        return tuple(
-            Validation(
-                backtest_metrics(
-                    path,
-                    sessions_per_year=self.prepared.instrument.sessions_per_year,
-                    min_trades=config.evaluation.min_trades,
-                    benchmark_sharpe=config.evaluation.benchmark_sharpe,
-                ),
-                path,
-            )
-            for path in paths(params, self.prepared.table.session_N, run)
+    def _validation(self, path: BacktestPath, config: TrialConfig) -> Validation:
+        metrics = backtest_metrics(
+            path,
+            sessions_per_year=self.prepared.instrument.sessions_per_year,
+            min_trades=config.evaluation.min_trades,
+            benchmark_sharpe=config.evaluation.benchmark_sharpe,
         )
+        return Validation(metrics, path)
 
     def _check(self, config: TrialConfig) -> None:
         if config.static_signature() != self.signature:
@@ -216,12 +219,13 @@ class LaneGroup:
             put_(self.state, self._rows(rows), state)
         self.residents = (*self.residents, replace(trial, lanes=tuple(rows)))
 
-    def _fit(self) -> None:
-        """Give up rows that the lanes left no longer need."""
-        if capacity_of(self.lanes, self.device) < self.capacity:
-            self._resize([])
+    def _fit(self, capacity: int | None) -> None:
+        """Give up rows that the lanes left no longer need, or take as many as are asked for."""
+        wanted = capacity_of(self.lanes, self.device) if capacity is None else capacity
+        if wanted != self.capacity:
+            self._resize([], wanted)
 
-    def _resize(self, joining: list[LaneState]) -> None:
+    def _resize(self, joining: list[LaneState], capacity: int | None = None) -> None:
         """Move the lanes to the first rows of a new state, then those of ``joining``, then idle copies."""
         rows = [row for resident in self.residents for row in resident.lanes]
         parts = list(joining)
@@ -229,7 +233,7 @@ class LaneGroup:
             unmoved = rows == list(range(self.capacity))
             parts.insert(0, self.state if unmoved else take(self.state, self._rows(rows)))
         lanes = sum(len(part.params_LD) for part in parts)
-        idle = capacity_of(lanes, self.device) - lanes
+        idle = (capacity_of(lanes, self.device) if capacity is None else capacity) - lanes
         if idle:
             parts.append(take(parts[-1], self._rows([0] * idle)))
         self._steps = None
@@ -316,6 +320,7 @@ class LaneGroup:
         resident: Resident,
         table: dict[str, list[float]],
         validations: dict[int, Validation],
+        untrained: dict[int, Validation],
         seconds: dict[str, float],
     ) -> TrialReport:
         folds = tuple(
@@ -326,7 +331,8 @@ class LaneGroup:
             )
             for fold, row in zip(resident.folds, resident.lanes, strict=True)
         )
-        return TrialReport(resident.trial_id, resident.epoch, folds, dict(seconds), self.lanes)
+        before = tuple(untrained[row].metrics.sharpe for row in resident.lanes if row in untrained)
+        return TrialReport(resident.trial_id, resident.epoch, folds, dict(seconds), self.capacity, before)
 
     @contextmanager
     def _timed(self, seconds: dict[str, float], phase: str) -> Iterator[None]:
@@ -334,4 +340,4 @@ class LaneGroup:
         yield
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        seconds[phase] = time.perf_counter() - start
+        seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - start

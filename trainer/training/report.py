@@ -70,7 +70,8 @@ class TrialReport:
     epoch: int  # epochs finished
     folds: tuple[FoldReport, ...]
     phase_seconds: Mapping[str, float] = field(default_factory=dict)  # of the whole group
-    group_lanes: int = 0
+    capacity: int = 0  # rows of the lane group in this epoch, idle ones included: what a rerun on a GPU replays
+    untrained: tuple[float, ...] = ()  # the first epoch's: validation Sharpe of each fold's untrained agent
 
     @property
     def failed(self) -> str | None:

@@ -25,6 +25,7 @@ from trainer.training.export import save_policies, write_equity, write_json
 from trainer.training.group import LaneGroup, Resident
 from trainer.training.lane_state import new_lanes, policy_of
 from trainer.training.prepare import Prepared, prepare
+from trainer.training.recording import NOTHING, Recording, read_recording, write_recording
 from trainer.training.report import TrialReport, fold_score, trial_score
 
 TRIAL = "trial"
@@ -39,26 +40,39 @@ class Trial:
         out: output folder.
         device: where to train.
         resume: continue from the folder's newest checkpoint.
+        recording: how the trial ran in a sweep, to run in the same way; a resumed one has its own.
 
     Raises:
         UserError: bad data or configuration, or a folder that is not empty.
     """
 
-    def __init__(self, config: TrialConfig, out: Path, device: torch.device, *, resume: bool = False) -> None:
+    def __init__(
+        self,
+        config: TrialConfig,
+        out: Path,
+        device: torch.device,
+        *,
+        resume: bool = False,
+        recording: Recording = NOTHING,
+    ) -> None:
         self.config, self.out = config, out
+        self.recording = read_recording(out) if resume else recording
         self._started = time.perf_counter()
         self.prepared = prepare(config, device)
         self.group = LaneGroup(config, self.prepared, device)
         self.history: list[dict[str, Any]] = []
+        self.untrained: list[float] = []
         self._seconds_before = 0.0
         self._data = source_fingerprint(config.market, self.prepared.instrument)
         newest = checkpoint.latest(out / "checkpoints") if resume else None
         if newest is not None:
             self._restore(newest)
         else:
-            self.untrained = [v.metrics.sharpe for v in self.group.admit(TRIAL, config)]
+            self.group.admit(TRIAL, config, rungs=self.recording.rungs)
             out.mkdir(parents=True, exist_ok=True)
             write_toml(config, out / "config.toml")
+            if self.recording != NOTHING:
+                write_recording(self.recording, out)
 
     @property
     def epoch(self) -> int:
@@ -73,8 +87,9 @@ class Trial:
         """
         training = self.config.training
         while self.epoch < training.epochs:
-            (report,) = self.group.advance()
+            (report,) = self.group.advance(self.recording.capacity(self.epoch, self.group.lanes))
             self.history.append(_history(report))
+            self.untrained = list(report.untrained) or self.untrained
             on_epoch(report)
             if report.failed is not None:
                 self.checkpoint()
@@ -109,7 +124,8 @@ class Trial:
         like = new_lanes(self.config, self.prepared, self.prepared.folds, self.group.device)
         folds = tuple(fold.index for fold in self.prepared.folds)
         self.group.restore(
-            Resident(TRIAL, self.config, manifest["epoch"], folds), checkpoint.load(folder, like, self.group.device)
+            Resident(TRIAL, self.config, manifest["epoch"], folds, rungs=self.recording.rungs),
+            checkpoint.load(folder, like, self.group.device),
         )
         self.untrained, self.history = manifest["untrained"], manifest["history"]
         self._seconds_before = manifest["seconds"]
@@ -189,7 +205,12 @@ def open_trial(out: Path) -> TrialConfig:
 
 def _history(report: TrialReport) -> dict[str, Any]:
     folds = [{"fold": fold.fold, **fold.numbers()} for fold in report.folds]
-    return {"epoch": report.epoch, "folds": folds, "phase_seconds": dict(report.phase_seconds)}
+    return {
+        "epoch": report.epoch,
+        "capacity": report.capacity,
+        "folds": folds,
+        "phase_seconds": dict(report.phase_seconds),
+    }
 
 
 def _sharpes(history: Sequence[Mapping[str, Any]], fold: int) -> list[float]:

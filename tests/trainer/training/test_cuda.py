@@ -11,7 +11,8 @@ from trainer.training.lane_state import LaneState
 from trainer.training.prepare import Prepared, prepare
 
 from .conftest import tiny
-from .test_independence import neighbours
+from .test_independence import assert_same_bits, neighbours
+from .test_recording import alone, in_company, numbers
 
 pytestmark = pytest.mark.cuda
 CAPACITY = 8
@@ -57,3 +58,11 @@ def test_any_slot_is_bit_identical_at_equal_capacity(on_gpu: Prepared, slot: int
 
 def test_a_nan_lane_changes_no_bit_elsewhere(on_gpu: Prepared) -> None:
     assert_same(run(on_gpu, 0), run(on_gpu, 0, sick=5))
+
+
+def test_a_rerun_at_the_recorded_capacities_is_bit_identical_to_the_trial_among_others(on_gpu: Prepared) -> None:
+    state, reports, recording = in_company(on_gpu, torch.device("cuda"), tiny())
+    assert recording.capacities == (8, 16, 16, 8)
+    again, rerun = alone(on_gpu, torch.device("cuda"), tiny(), recording.capacities)
+    assert numbers(rerun) == numbers(reports)
+    assert_same_bits(again, state)
