@@ -50,7 +50,7 @@ PAGES: dict[str, tuple[str, ...]] = {
         "repaired 2650: fixed-point prices, divided by 1e+06",
         "17:00 to 16:00 America/Chicago",
         "201312 to 201403 after 2013-12-04 00:00 UTC, step of -18 points not booked",
-        "970.1 days after 2013-12-20 22:00 UTC",
+        "970.1 days after 2013-12-20 22:15 UTC",
         "25 sessions on 19 UTC dates",
         "7 between dates far apart, 4 rolls (201312 to 201403, 201403 to 201609, 201609 to 202003, 202003 to 20201218)",
     ),

@@ -21,7 +21,7 @@ import numpy as np
 from trainer.errors import UserError
 from trainer.market.bar_config import BarConfig
 from trainer.market.bars_table import Floats, Ints
-from trainer.market.calendar import DAY, MINUTE, SECOND, local_time, session_days
+from trainer.market.calendar import DAY, MINUTE, SECOND, clock, session_days
 from trainer.market.events import END_OF_TIME, Book, Piece, Trades
 from trainer.market.instrument import Instrument
 from trainer.market.microstructure import (
@@ -324,14 +324,12 @@ def session_edges(time_N: Ints, instrument: Instrument) -> tuple[Ints, Ints]:
 
     A clock change between the open and the time would shift both by an hour; exchanges change theirs while closed.
     """
-    if instrument.open is None or instrument.close is None:
+    if instrument.open is None:
         open_N = time_N // DAY * DAY
         return open_N, open_N + DAY
-    opens, closes = (
-        (clock.hour * 3600 + clock.minute * 60 + clock.second) * SECOND for clock in (instrument.open, instrument.close)
-    )
-    open_N = time_N - (local_time(time_N, instrument.timezone) - opens) % DAY
-    return open_N, open_N + (closes - opens) % DAY
+    at = clock(time_N + 1, instrument)  # an event at the open is of the session that begins
+    open_N = time_N - (at.local_N - 1 - at.open_N) % DAY
+    return open_N, open_N + (at.close_N - at.open_N) % DAY
 
 
 def _mid_before(book: Book, time_N: Ints, otherwise_N: Floats) -> Floats:

@@ -2,13 +2,13 @@
 
 A session is a trading day of the instrument. Days are told apart halfway through the hours in which the exchange is
 closed, so overnight sessions, half days, early prints and special sessions all fall into the right day, whatever the
-daylight-saving rule of the day is. Legend: N bars.
+daylight-saving rule of the day is. Hours are those of the time: an exchange changes them. Legend: N bars.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import time
+from datetime import date, time
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
+_EPOCH = date(1970, 1, 1).toordinal()
 OPENING = 5 * MINUTE  # in which an opening auction and its price bands can hide the rest of an overnight move
 
 
@@ -30,14 +31,31 @@ def local_time(time_N: Ints, timezone: str) -> Ints:
     return stamps.as_unit("ns").asi8.astype(np.int64)
 
 
+@dataclass(frozen=True)
+class Clock:
+    """Where bars stand in the trading day, by the hours that held then; times of day in ns of the exchange clock."""
+
+    local_N: Ints  # end of the bar, as ns since 1970
+    day_N: Ints  # day number (since 1970) of the session: the date on which it closes
+    open_N: Ints  # time of day
+    close_N: Ints  # time of day; at or before the open: on the next day
+
+
+def clock(time_N: Ints, instrument: Instrument) -> Clock:
+    """Local time, session and hours of bars that end at these times; for instruments that have hours."""
+    local_N = local_time(time_N, instrument.timezone)
+    day_N, open_N, close_N = (np.zeros_like(local_N) for _ in range(3))
+    for until, opens, closes in reversed(_eras(instrument)):
+        boundary = (closes + ((opens - closes) % DAY) // 2) % DAY
+        then_N = (local_N - 1 - boundary) // DAY + int(boundary > opens) + int(closes <= opens)
+        held_N = then_N <= until
+        day_N[held_N], open_N[held_N], close_N[held_N] = then_N[held_N], opens, closes
+    return Clock(local_N, day_N, open_N, close_N)
+
+
 def session_days(time_N: Ints, instrument: Instrument) -> Ints:
     """Day number (since 1970) of the session each bar belongs to: the date on which the session closes."""
-    if instrument.open is None or instrument.close is None:
-        return (time_N - 1) // DAY
-    opens, closes = _of_day(instrument.open), _of_day(instrument.close)
-    boundary = (closes + ((opens - closes) % DAY) // 2) % DAY
-    later = int(boundary > opens) + int(closes <= opens)
-    return (local_time(time_N, instrument.timezone) - 1 - boundary) // DAY + later
+    return (time_N - 1) // DAY if instrument.open is None else clock(time_N, instrument).day_N
 
 
 def session_numbers(time_N: Ints, instrument: Instrument) -> Ints:
@@ -49,11 +67,10 @@ def session_numbers(time_N: Ints, instrument: Instrument) -> Ints:
 
 def within_hours(time_N: Ints, instrument: Instrument) -> Bools:
     """Whether a bar that ends at this time ends inside the session hours: after the open, not after the close."""
-    if instrument.open is None or instrument.close is None:
+    if instrument.open is None:
         return np.ones(len(time_N), dtype=np.bool_)
-    opens, closes = _of_day(instrument.open), _of_day(instrument.close)
-    since_open_N = (local_time(time_N, instrument.timezone) - 1 - opens) % DAY
-    return since_open_N < (closes - opens) % DAY
+    at = clock(time_N, instrument)
+    return (at.local_N - 1 - at.open_N) % DAY < (at.close_N - at.open_N) % DAY
 
 
 def regular_bars(time_N: Ints, instrument: Instrument) -> Bools:
@@ -66,16 +83,14 @@ def regular_bars(time_N: Ints, instrument: Instrument) -> Bools:
 
 def edge_offsets(time_N: Ints, instrument: Instrument) -> tuple[Ints, Ints]:
     """Per session: ns from the open to the first time, and from the close to the last (negative: before the close)."""
-    if instrument.open is None or instrument.close is None:
+    if instrument.open is None:
         raise ValueError("an instrument that trades round the clock has no session edges")
-    opens, closes = _of_day(instrument.open), _of_day(instrument.close)
-    day_N = session_days(time_N, instrument)
-    first_S = np.flatnonzero(np.concatenate([[True], np.diff(day_N) != 0]))
+    at = clock(time_N, instrument)
+    first_S = np.flatnonzero(np.concatenate([[True], np.diff(at.day_N) != 0]))
     last_S = np.concatenate([first_S[1:] - 1, [len(time_N) - 1]])
-    local_N = local_time(time_N, instrument.timezone)
-    open_S = day_N[first_S] * DAY + opens - (DAY if closes <= opens else 0)
-    close_S = day_N[last_S] * DAY + closes
-    return local_N[first_S] - open_S, local_N[last_S] - close_S
+    open_N = at.day_N * DAY + at.open_N - np.where(at.close_N <= at.open_N, DAY, 0)
+    close_N = at.day_N * DAY + at.close_N
+    return (at.local_N - open_N)[first_S], (at.local_N - close_N)[last_S]
 
 
 def check_clock(time_N: Ints, bar: int, instrument: Instrument, where: str) -> None:
@@ -272,5 +287,14 @@ def _roll(table: BarTable, bar: int) -> Roll:
     return Roll(bar, before, after, float(table.open_N[bar + 1] - table.close_N[bar]))
 
 
-def _of_day(clock: time) -> int:
-    return (clock.hour * 3600 + clock.minute * 60 + clock.second) * SECOND
+def _eras(instrument: Instrument) -> list[tuple[int, int, int]]:
+    """Last day, open and close of each set of hours, oldest first; today's have no last day."""
+    if instrument.open is None or instrument.close is None:
+        return []
+    past = [(each.until.toordinal() - _EPOCH, each.open, each.close) for each in instrument.earlier]
+    eras = [*past, (np.iinfo(np.int64).max, instrument.open, instrument.close)]
+    return [(until, _of_day(opens), _of_day(closes)) for until, opens, closes in eras]
+
+
+def _of_day(moment: time) -> int:
+    return (moment.hour * 3600 + moment.minute * 60 + moment.second) * SECOND

@@ -186,7 +186,8 @@ def _span(table: BarTable, each: Range) -> str:
 def _hours(instrument: Instrument) -> str:
     if instrument.open is None or instrument.close is None:
         return "round the clock (sessions are UTC days)"
-    return f"{instrument.open:%H:%M} to {instrument.close:%H:%M} {instrument.timezone}"
+    earlier = "".join(f", {each.open:%H:%M} to {each.close:%H:%M} until {each.until}" for each in instrument.earlier)
+    return f"{instrument.open:%H:%M} to {instrument.close:%H:%M} {instrument.timezone}{earlier}"
 
 
 def _stamp(time: int | np.int64) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from datetime import time
+from datetime import date, time
 from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -18,6 +18,14 @@ from trainer.errors import UserError
 from trainer.fields import Frozen, static
 
 FOLDER = Path(__file__).parents[2] / "configs" / "instruments"
+
+
+class Hours(Frozen):
+    """Session hours that an exchange has changed since."""
+
+    until: date = static(..., doc="the last session that had them: the date on which it closed")
+    open: time = static(..., doc="start of the session on the exchange clock")
+    close: time = static(..., doc="end of the session; before `open` means on the next day")
 
 
 class Instrument(Frozen):
@@ -32,6 +40,7 @@ class Instrument(Frozen):
     sessions_per_year: float = static(..., unit="sessions", doc="annualises session returns", gt=0.0, le=366.0)
     open: time | None = static(None, doc="start of the session on the exchange clock; none: round the clock")
     close: time | None = static(None, doc="end of the session; at or before `open` means on the next day")
+    earlier: tuple[Hours, ...] = static((), doc="hours that held before those, oldest first")
     roll: Literal["none", "column", "volume"] = static(
         "none",
         doc="none: one contract only; column: the file's contract column names the front contract; volume: the same, "
@@ -72,6 +81,13 @@ class Instrument(Frozen):
             raise ValueError("`open` and `close` come together: give both, or neither for round the clock")
         if self.open is not None and self.open == self.close:
             raise ValueError("`open` equals `close`: leave both out for an instrument that trades round the clock")
+        if self.open is None and self.earlier:
+            raise ValueError("`earlier` hours need `open` and `close`, the hours of today")
+        if any(each.open == each.close for each in self.earlier):
+            raise ValueError("`earlier`: `open` equals `close`")
+        ends = [each.until for each in self.earlier]
+        if ends != sorted(set(ends)):
+            raise ValueError("`earlier`: give the oldest hours first, each `until` later than the one before")
         if self.funding_rate != 0.0 and self.funding_interval_hours == 0.0:
             raise ValueError("`funding_rate` needs `funding_interval_hours`")
         if self.price_low >= self.price_high:

@@ -18,7 +18,7 @@ from trainer.market.bar_config import BarConfig
 from trainer.market.bars import CutBars, cut_bars, session_edges
 from trainer.market.calendar import DAY, HOUR, MINUTE, SECOND
 from trainer.market.events import Book, Trades, merge
-from trainer.market.instrument import Instrument
+from trainer.market.instrument import Instrument, load_instrument
 
 KINDS = ("time", "tick", "volume", "dollar")
 MONDAY = 19_723 * DAY  # 2024-01-01 00:00 UTC
@@ -240,6 +240,14 @@ def test_session_hours_follow_the_exchange_clock_over_daylight_saving() -> None:
     open_N, close_N = session_edges(np.array([winter + 12 * HOUR, summer + 12 * HOUR]), instrument)
     assert (open_N - np.array([winter, summer])).tolist() == [-HOUR, -2 * HOUR]
     assert (close_N - open_N).tolist() == [23 * HOUR, 23 * HOUR]
+
+
+def test_sessions_begin_and_end_by_the_hours_that_held_then() -> None:
+    instrument = load_instrument("es")
+    noon = np.array([15_987 * DAY + 17 * HOUR, 19_914 * DAY + 17 * HOUR])  # in Chicago, 2013-10-09 and 2024-07-10
+    open_N, close_N = session_edges(noon, instrument)
+    assert ((close_N - open_N) / HOUR).tolist() == [23.25, 23.0]
+    assert ((noon - open_N) / HOUR).tolist() == [19.0, 19.0]
 
 
 def test_absurdly_small_bars_are_refused() -> None:

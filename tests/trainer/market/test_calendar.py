@@ -73,6 +73,24 @@ def test_hours_follow_the_exchange_clock_across_daylight_saving(date: str) -> No
     assert calendar.within_hours(edges, NYSE).tolist() == [False, True, True, False]
 
 
+def test_hours_are_those_that_held_at_the_time() -> None:
+    # ES closed at 15:15 and reopened at 15:30 for the next day's session until 2012-11-16, closed at 16:15 until
+    # 2015-09-18, and at 16:00 since; 2012-11-19 is a Monday that opened on Sunday evening.
+    def inside(*stamps: str) -> list[bool]:
+        return calendar.within_hours(at(*stamps, zone="America/Chicago"), CME).tolist()
+
+    assert inside("2012-11-15 15:15", "2012-11-15 15:16", "2012-11-15 15:31") == [True, False, True]
+    assert inside("2012-11-19 16:15", "2012-11-19 16:16", "2015-09-18 16:15") == [True, False, True]
+    assert inside("2015-09-21 16:00", "2015-09-21 16:01", "2015-09-20 17:01") == [True, False, True]
+    evenings = at(
+        "2012-11-15 15:15", "2012-11-15 15:31", "2012-11-18 17:01", "2012-11-19 15:31", "2012-11-19 16:15",
+        zone="America/Chicago",
+    )  # fmt: skip
+    assert days(evenings, CME) == ["2012-11-15", "2012-11-16", "2012-11-19", "2012-11-19", "2012-11-19"]
+    _, last_S = calendar.edge_offsets(at("2013-10-08 16:15", "2016-08-17 16:00", zone="America/Chicago"), CME)
+    assert last_S.tolist() == [0, 0]
+
+
 def test_an_overnight_session_across_the_clock_change_is_one_session() -> None:
     # Chicago springs forward at 2 h on Sunday 2024-03-10; the session opens that evening at 17 h, which is 22 h UTC.
     sunday = at("2024-03-10 22:01")[0] + np.arange(0, 23 * 60, 59) * MINUTE

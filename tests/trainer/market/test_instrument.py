@@ -6,7 +6,7 @@ import pytest
 
 from trainer.errors import UserError
 from trainer.fields import field_kind
-from trainer.market.instrument import Instrument, guess_instrument, known_instruments, load_instrument
+from trainer.market.instrument import Hours, Instrument, guess_instrument, known_instruments, load_instrument
 
 
 def test_an_es_round_trip_costs_seventeen_dollars() -> None:
@@ -24,7 +24,7 @@ def test_every_shipped_instrument_loads_and_is_found_by_its_name() -> None:
 
 
 def test_every_field_says_its_kind() -> None:
-    assert {field_kind(field) for field in Instrument.model_fields.values()} == {"static"}
+    assert {field_kind(field) for field in (Instrument.model_fields | Hours.model_fields).values()} == {"static"}
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,9 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         load_instrument("nq")
 
 
+HOURS = "open = 09:00:00, close = 15:00:00"
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
@@ -69,6 +72,13 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ('timezone = "Mars/Olympus"', "no time zone is called 'Mars/Olympus'"),
         ("open = 09:30:00", "`open` and `close` come together"),
         ("open = 09:30:00\nclose = 09:30:00", "`open` equals `close`"),
+        (f"earlier = [{{ until = 2015-09-18, {HOURS} }}]", "need `open` and `close`"),
+        ("open = 09:30:00\nclose = 16:00:00\nearlier = [{ until = 2015-09-18, open = 09:00:00 }]", "earlier.0.close"),
+        (
+            f"open = 09:30:00\nclose = 16:00:00\nearlier = [{{ until = 2015-09-18, {HOURS} }}, "
+            f"{{ until = 2012-01-01, {HOURS} }}]",
+            "oldest hours first",
+        ),
         ("funding_rate = 0.01", "needs `funding_interval_hours`"),
         ("price_low = 1e9", "`price_low` must be below"),
         ("tik = 1.0", "tik: Extra inputs are not permitted"),

@@ -68,7 +68,16 @@ def test_es_front_has_19_dates_far_apart_and_rolls_that_are_no_nights(data_dir: 
 def test_es_sessions_run_over_midnight_of_chicago(data_dir: Path) -> None:
     table = load(data_dir, "es_front_1m")[0].table
     second = table.time_N[table.session_N == 1]
-    assert (stamp(second[0]), stamp(second[-1])) == ("2013-10-07 22:01", "2013-10-08 21:00")
+    assert (stamp(second[0]), stamp(second[-1])) == ("2013-10-07 22:01", "2013-10-08 21:15")
+
+
+def test_es_sessions_end_when_the_exchange_closed_at_the_time(data_dir: Path) -> None:
+    bars, instrument, _ = load(data_dir, "es_front_1m")
+    assert bars.report.dropped == {}
+    time_N = pd.DatetimeIndex(pd.to_datetime(bars.table.time_N, utc=True)).tz_convert(instrument.timezone)
+    for year, close in ((2013, "16:15"), (2016, "16:00"), (2020, "16:00")):
+        before_the_open = time_N[(time_N.year == year) & (time_N.hour < 17)]
+        assert before_the_open.strftime("%H:%M").max() == close
 
 
 def test_es_prices_in_millionths_are_scaled_back_with_their_quotes(data_dir: Path) -> None:
