@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+settings.register_profile("paceline", deadline=None)  # a shared machine stands still at times
+settings.load_profile("paceline")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # before Ray starts anything: a process reads it once
 
 
