@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -17,12 +18,14 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from benchmarks.tracking_calls import Calls
 from cluster.config import PoolConfig
 from cluster.journal import Journal, TrackingTarget
 from cluster.pool import NAMESPACE, LanePool, PoolHandle
 from cluster.protocol import Admission, News, Offer, Orders, RungReport
 
 LANES = 3
+CALLS = "tracking_calls.json"
 _KEPT: list[Any] = []
 
 
@@ -87,9 +90,21 @@ class TrivialTrainer:
 
 
 class TrivialPool(LanePool):
-    """A pool of such trainers."""
+    """A pool of such trainers. Leaves what it asked of MLflow in the sweep's folder."""
 
     epoch_s, lanes = 0.0, 48
+
+    def __init__(self, sweep_dir: str, config: PoolConfig, tracking: TrackingTarget | None, name: str) -> None:
+        self._calls = Calls()
+        super().__init__(sweep_dir, config, tracking, name)
+
+    async def process(self) -> int:
+        return os.getpid()
+
+    async def close(self, flush_s: float) -> bool:
+        shipped = await super().close(flush_s)
+        (self.sweep_dir / CALLS).write_text(json.dumps(self._calls.to_json()))
+        return shipped
 
     def _start_trainer(self) -> None:
         name = f"trainer-{uuid.uuid4().hex[:8]}"
@@ -114,3 +129,9 @@ def start_trivial_pool(
     ray.get(actor.start.remote())
     _KEPT.append(actor)
     return PoolHandle(name)
+
+
+def process_of(pool: PoolHandle) -> int:
+    """The pool's process."""
+    actor = ray.get_actor(pool.name, namespace=NAMESPACE)
+    return int(ray.get(actor.process.remote()))

@@ -10,12 +10,14 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.tracking import RunKey, Shipper
+from trainer.tracking import RunKey, Shipper, connect
+
+_PAGE = 1_000
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,16 @@ class TrackingTarget:
     uri: str
     experiment: str
     sweep_id: str
-    parent: RunKey | None = None
+    parent: RunKey
 
     def run_of(self, trial_id: str) -> RunKey:
         """The run of a trial, found by the tags ``sweep_id`` and ``trial_id``."""
         return RunKey.of(trial_id, self.parent, sweep_id=self.sweep_id, trial_id=trial_id)
+
+    def key_of(self, run: Any) -> RunKey:
+        """What :meth:`run_of` gives for the trial of an MLflow run; the sweep's own run is the parent."""
+        trial_id = run.data.tags.get("trial_id")
+        return self.parent if trial_id is None else self.run_of(trial_id)
 
 
 class Journal:
@@ -51,6 +58,15 @@ class Journal:
         """Record the values a run was started with."""
         self._record(run, {"params": {name: str(value) for name, value in values.items()}})
 
+    def tags(self, run: RunKey, values: Mapping[str, str]) -> None:
+        """Record or change tags."""
+        self._record(run, {"tags": dict(values)})
+
+    def artifact(self, run: RunKey, path: Path) -> None:
+        """Record a file or folder, if it exists; it is read when it is shipped."""
+        if path.exists():
+            self._record(run, {"artifact": str(path.resolve())})
+
     def status(self, run: RunKey, status: str) -> None:
         """Set ``RUNNING``, ``FINISHED``, ``FAILED`` or ``KILLED``."""
         self._record(run, {"status": status})
@@ -63,6 +79,8 @@ class Journal:
 class JournalShipper:
     """Ships all journals of a folder, again and again, from one thread.
 
+    It looks for the sweep's runs once: while it is at work nobody else creates any.
+
     Args:
         folder: where the journals are.
         target: where they go.
@@ -71,7 +89,7 @@ class JournalShipper:
     def __init__(self, folder: Path, target: TrackingTarget) -> None:
         self._folder, self._target = folder, target
         self._shippers: dict[Path, Shipper] = {}
-        self._run_ids: dict[RunKey, str] = {}
+        self._run_ids: dict[RunKey, str] | None = None
         self._closing, self._lock = threading.Event(), threading.Lock()
         self.last_error = ""
 
@@ -86,12 +104,11 @@ class JournalShipper:
         try:
             with self._lock:
                 for path in sorted(self._folder.glob("*.jsonl")):
-                    if path not in self._shippers:
-                        self._shippers[path] = Shipper(self._target.uri, self._target.experiment, path, self._run_ids)
-                    self._shippers[path].ship_all(self._closing)
+                    self._shipper(path).ship_all(self._closing)
         except Exception as error:  # whatever the server did, the journals keep all
             self.last_error = f"{type(error).__name__}: {error}"
             return False
+        self.last_error = next((shipper.refused for shipper in self._shippers.values() if shipper.refused), "")
         return True
 
     def flush(self, timeout_s: float) -> bool:
@@ -106,3 +123,30 @@ class JournalShipper:
     def close(self) -> None:
         """Let :meth:`run` return."""
         self._closing.set()
+
+    def _shipper(self, path: Path) -> Shipper:
+        if self._run_ids is None:
+            self._run_ids = {self._target.key_of(run): run.info.run_id for run in reversed(list(runs_of(self._target)))}
+        if path not in self._shippers:
+            target = self._target
+            self._shippers[path] = Shipper(target.uri, target.experiment, path, self._run_ids, knows_all=True)
+        return self._shippers[path]
+
+
+def runs_of(target: TrackingTarget) -> Iterator[Any]:
+    """MLflow's runs of the sweep, its own and the trials', oldest first."""
+    client = connect(target.uri)
+    experiment = client.get_experiment_by_name(target.experiment)
+    token: str | None = None
+    while experiment is not None:
+        page = client.search_runs(
+            [experiment.experiment_id],
+            f"tags.sweep_id = '{target.sweep_id}'",
+            max_results=_PAGE,
+            order_by=["attributes.start_time"],
+            page_token=token,
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return

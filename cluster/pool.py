@@ -32,15 +32,13 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.config import PoolConfig
-from cluster.journal import Journal, JournalShipper, TrackingTarget
+from cluster.journal import JournalShipper, TrackingTarget
 from cluster.pool_state import PoolState
 from cluster.protocol import News, Orders, RungReport, StopReason, TrialRequest
 from cluster.resources import Slots, trainer_resources
 from cluster.retention import Retention
 from cluster.trainer_actor import TrainerActor
-from trainer.config import TrialConfig, validate
 from trainer.errors import UserError
-from trainer.fields import walk
 
 NAMESPACE = "paceline"
 IDLE_POLL_S = 2.0
@@ -83,9 +81,9 @@ class PoolHandle:
         return report
 
     def stop(self, trial_id: str, reason: StopReason) -> None:
-        """The last word on a trial: free its lanes if it has any, settle its run, and drop what nobody needs any more.
+        """The last word on a trial: free its lanes if it has any, and drop what nobody needs any more.
 
-        After ``"paused"`` its checkpoints stay and its run stays open: it may be submitted again.
+        After ``"paused"`` its checkpoints stay: it may be submitted again.
         """
         self._call("stop", trial_id, reason)
 
@@ -170,11 +168,9 @@ class LanePool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed_starts = 0
         self._failure: str | None = None
-        self._journal: Journal | None = None
         self._shipper: JournalShipper | None = None
         self._retention = Retention(self.sweep_dir / "trials", config.kept_trials)
         if tracking is not None:
-            self._journal = Journal(self.sweep_dir / "tracking" / f"{name}.jsonl")
             self._shipper = JournalShipper(self.sweep_dir / "tracking", tracking)
 
     async def start(self) -> None:
@@ -184,13 +180,7 @@ class LanePool:
             asyncio.get_running_loop().run_in_executor(None, self._shipper.run)
 
     async def submit(self, request: TrialRequest) -> None:
-        entry = self.state.submit(request)
-        if self._journal is not None and self.tracking is not None:
-            run = self.tracking.run_of(request.trial_id)
-            if entry.lanes:
-                config = validate(TrialConfig, dict(request.config), where=request.trial_id)
-                self._journal.params(run, {path: value for path, _field, value in walk(config)})
-            self._journal.status(run, "RUNNING")
+        self.state.submit(request)
         self._settle()
 
     async def next_report(self, trial_id: str, after: int) -> RungReport:
@@ -204,8 +194,6 @@ class LanePool:
 
     async def stop(self, trial_id: str, reason: StopReason) -> None:
         entry = self.state.entries.get(trial_id)
-        if entry is not None and entry.live and reason != "paused":
-            self._track_status(trial_id, "KILLED")
         score = entry.reports[-1].score if entry is not None and entry.reports and entry.reports[-1].final else None
         self.state.stop(trial_id)
         self._settle()
@@ -252,13 +240,9 @@ class LanePool:
         return orders
 
     def _settle(self) -> None:
-        """Write down how trials ended, and wake whoever waits for news of them or for work."""
+        """Wake whoever waits for news of trials or for work."""
         touched, self.state.touched = self.state.touched, set()
         for trial_id in touched:
-            entry = self.state.entries.get(trial_id)
-            if entry is not None and not entry.live:
-                last = entry.reports[-1]
-                self._track_status(trial_id, "FINISHED" if last.final else "FAILED" if last.error else "KILLED")
             self._wake(trial_id)
         work, self._work = self._work, asyncio.Event()
         work.set()
@@ -314,10 +298,6 @@ class LanePool:
         joined = set(self.state.trainers)
         starting = [n for n, since in self._started_s.items() if n not in joined and now - since < START_GRACE_S]
         return len(joined) + len(starting)
-
-    def _track_status(self, trial_id: str, status: str) -> None:
-        if self._journal is not None and self.tracking is not None:
-            self._journal.status(self.tracking.run_of(trial_id), status)
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -65,6 +65,7 @@ class Course:
         self._lock = threading.RLock()
         self._next_write_s = 0.0
         replay(self.searcher, self._replayed())
+        self._parked = {trial.trial_id for trial in self.ledger.open_trials}  # an earlier driver began them
 
     def start(self) -> None:
         """A driver is at work."""
@@ -115,8 +116,8 @@ class Course:
         if self.pool is None or trial.trial_id in self._begun:
             return
         self._begun.add(trial.trial_id)
-        if self.tracking is not None and trial.rungs:
-            self.tracking.resumed(trial.trial_id)
+        if self.tracking is not None:
+            self.tracking.begun(trial.trial_id, trial.values, again=trial.trial_id in self._parked)
         config = self.config_of(trial)
         plan = rungs(self.profile.sweep.scheduler, config.training.epochs)
         self.pool.submit(TrialRequest(trial.trial_id, config.model_dump(mode="json"), plan))

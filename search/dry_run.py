@@ -121,11 +121,6 @@ def _dimensions(profile: Profile) -> Table:
     for dimension in profile.space.dimensions:
         extra = fields[dimension.name].json_schema_extra
         unit = str(extra.get("unit", "")) if isinstance(extra, dict) else ""
-        span = (
-            " | ".join(str(choice) for choice in dimension.choices)
-            if dimension.kind == "categorical"
-            else f"{dimension.low:g} to {dimension.high:g}{' (log)' if dimension.log else ''}"
-        )
         where = "; ".join(f"{name} in {list(values)}" for name, values in dimension.when)
-        table.add_row(dimension.name, str(field_kind(fields[dimension.name])), unit, span, where)
+        table.add_row(dimension.name, str(field_kind(fields[dimension.name])), unit, dimension.span, where)
     return table

@@ -54,7 +54,7 @@ class Progress:
         epochs = [trial["epoch"] for trial in pool["trials"].values() if trial["phase"] == "training"]
         at = f", at epochs {min(epochs)} to {max(epochs)}" if epochs else ""
         starting = f", {len(pool['starting'])} trainers starting" if pool["starting"] else ""
-        error = f", tracking waits: {pool['tracking_error']}" if pool["tracking_error"] else ""
+        error = f", tracking: {pool['tracking_error']}" if pool["tracking_error"] else ""
         self._console.print(
             f"{_clock(self._began_s)} {pool['training']} trials train{at}, {pool['waiting']} wait; "
             f"lanes by trainer: {lanes or 'none yet'}{starting}{error}",

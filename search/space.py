@@ -44,6 +44,13 @@ class Dimension:
     when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
 
     @property
+    def span(self) -> str:
+        """The range for people."""
+        if self.kind == "categorical":
+            return " | ".join(str(choice) for choice in self.choices)
+        return f"{self.low:g} to {self.high:g}{' (log)' if self.log else ''}"
+
+    @property
     def cells(self) -> int | None:
         """How many different values the axis has, None for a continuum."""
         if self.kind == "float":

@@ -73,9 +73,7 @@ def _run(course: Course, uri: str, console: Console, began_s: float) -> int:
     cluster = connect_ray()
     with _signals() as on_signal:  # after Ray, which sets handlers of its own
         course.start()
-        params = {"searcher": sweep.searcher, "trials": sweep.trials, "scheduler": sweep.scheduler.name}
-        params |= {path: value for path, _field, value in walk(course.profile.trial)}
-        tracking.start(params, [folder / PROFILE], SHIP_S)
+        tracking.start(shared_params(course.profile), [folder / PROFILE], SHIP_S)
         pool = start_pool(folder, sweep.pool, tracking.target)
         console.print(
             f"sweep {course.sweep_id} in {folder} on {cluster}: {sweep.searcher}, {sweep.trials} trials, "
@@ -118,6 +116,13 @@ def conclude(
         console.print(f"{closed}; continue with: python -m search --resume {folder}", highlight=False)
         return INTERRUPTED if closed.startswith("SIG") else 0
     return 0
+
+
+def shared_params(profile: Profile) -> dict[str, Any]:
+    """What can never change within the sweep, and the range of what its trials search."""
+    fixed = {path: value for path, _field, value in walk(profile.trial)}
+    searched = {dimension.name: dimension.span for dimension in profile.space.dimensions}
+    return fixed | searched | {"searcher": profile.sweep.searcher, "scheduler": profile.sweep.scheduler.name}
 
 
 def default_folder(profile: str) -> Path:

@@ -1,20 +1,21 @@
 """The sweep in MLflow: the parent run is the sweep, each trial a child found by its tags ``sweep_id`` and ``trial_id``.
 
-The driver writes a journal beside those of the pool and the trainers; one process ships them all
-(``cluster.journal``), so that a trial has one run whoever recorded it first.
-The driver itself talks to MLflow at the start and at the end alone.
+The driver writes a journal beside those of the trainers: what a trial was given, and what became of it. A trainer's
+has the numbers of each epoch. One process ships them all (``cluster.journal``), so that a trial has one run whoever
+recorded it first. The driver itself talks to MLflow at the start and at the end alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cluster.journal import Journal, JournalShipper, TrackingTarget
+from cluster.journal import Journal, JournalShipper, TrackingTarget, runs_of
 from search.results import State
+from search.space import Value
 from trainer.tracking import RunKey, check_uri, connect, ensure_experiment
 
 TRACKING = "tracking"
@@ -26,20 +27,10 @@ STATUS = {
     State.FAILED: "FAILED",
     State.INFEASIBLE: "FAILED",
 }
-_PAGE = 1_000
-
-
-class _DriverJournal(Journal):
-    def tags(self, run: RunKey, values: Mapping[str, str]) -> None:
-        self._record(run, {"tags": dict(values)})
-
-    def artifact(self, run: RunKey, path: Path) -> None:
-        if path.exists():
-            self._record(run, {"artifact": str(path.resolve())})
 
 
 class SweepTracking:
-    """What the driver records: the sweep's own run, and the verdict on every trial. The pool records the rest.
+    """What the driver records: the sweep's own run with what all trials share, and of each trial the rest.
 
     Args:
         folder: the sweep's folder.
@@ -48,16 +39,30 @@ class SweepTracking:
 
     def __init__(self, folder: Path, target: TrackingTarget) -> None:
         self.folder, self.target = folder, target
-        self._journal = _DriverJournal(folder / TRACKING / "verdicts.jsonl")
-        self._parent = parent_run(target)
+        self._journal = Journal(folder / TRACKING / "verdicts.jsonl")
 
     def start(self, params: Mapping[str, Any], files: list[Path], timeout_s: float) -> bool:
-        """Make the parent run and say that the sweep runs; False where the server did not take it in time."""
-        self._journal.params(self._parent, params)
-        self._journal.tags(self._parent, {"state": State.RUNNING.value})
-        self._journal.status(self._parent, STATUS[State.RUNNING])
-        self._artifacts(self._parent, files)
+        """Make the parent run and say that the sweep runs; False where the server did not take it in time.
+
+        Args:
+            params: what can never change within the sweep.
+            files: artifacts.
+            timeout_s: how long to wait for the server.
+        """
+        parent = self.target.parent
+        self._journal.params(parent, params)
+        self._journal.tags(parent, {"state": State.RUNNING.value})
+        self._journal.status(parent, STATUS[State.RUNNING])
+        self._artifacts(parent, files)
         return self.ship(timeout_s)
+
+    def begun(self, trial_id: str, values: Mapping[str, Value], *, again: bool) -> None:
+        """A trial begins with these values, or goes on after a resume."""
+        run = self.target.run_of(trial_id)
+        self._journal.params(run, values)
+        self._journal.tags(run, {"state": State.RUNNING.value, "ended_because": ""})
+        if again:  # a new run is made so
+            self._journal.status(run, STATUS[State.RUNNING])
 
     def ended(self, trial_id: str, state: State, because: str, score: float | None, epoch: int) -> None:
         """The verdict on a trial."""
@@ -65,23 +70,23 @@ class SweepTracking:
         if score is not None:
             self._journal.metrics(run, {"score": score}, epoch)
         self._journal.tags(run, {"state": state.value, "ended_because": because})
+        self._journal.status(run, STATUS[state])
         whole = ("result.json", "policies") if state is State.COMPLETE else ()
         self._artifacts(run, [folder / name for name in ("config.toml", "trial.json", *whole)])
 
     def parked(self, trial_id: str, because: str) -> None:
         """Nobody trains the trial for now."""
-        self._journal.tags(self.target.run_of(trial_id), {"state": State.PARKED.value, "ended_because": because})
-
-    def resumed(self, trial_id: str) -> None:
-        """The trial goes on after a resume."""
-        self._journal.tags(self.target.run_of(trial_id), {"state": State.RUNNING.value, "ended_because": ""})
+        run = self.target.run_of(trial_id)
+        self._journal.tags(run, {"state": State.PARKED.value, "ended_because": because})
+        self._journal.status(run, STATUS[State.PARKED])
 
     def finish(self, state: State, because: str, metrics: Mapping[str, float], best: str, files: list[Path]) -> None:
         """The sweep ended, or was parked."""
-        self._journal.metrics(self._parent, metrics, 0)
-        self._journal.tags(self._parent, {"state": state.value, "ended_because": because, "best_trial": best})
-        self._artifacts(self._parent, files)
-        self._journal.status(self._parent, STATUS[state])
+        parent = self.target.parent
+        self._journal.metrics(parent, metrics, 0)
+        self._journal.tags(parent, {"state": state.value, "ended_because": because, "best_trial": best})
+        self._artifacts(parent, files)
+        self._journal.status(parent, STATUS[state])
 
     def ship(self, timeout_s: float) -> bool:
         """Ship all journals from here: only while no pool does."""
@@ -90,13 +95,13 @@ class SweepTracking:
     def reconcile(self, states: Mapping[str, State]) -> dict[str, str]:
         """Ask for all runs of the sweep and set those right whose status is not what ``states`` says.
 
-        A verdict and a trial's own end may cross on their way. Returns MLflow's run ids by trial id, ``""`` for the
+        A driver that is killed leaves some. Returns MLflow's run ids by trial id, ``""`` for the
         sweep's own; what the server did not answer is missing.
         """
         found: dict[str, str] = {}
         try:
             client = connect(self.target.uri)
-            for run in _runs(client, self.target):
+            for run in runs_of(self.target):
                 trial_id, run_id = run.data.tags.get("trial_id", ""), run.info.run_id
                 found.setdefault(trial_id, run_id)
                 right = STATUS[states[trial_id]] if trial_id in states else run.info.status
@@ -114,11 +119,6 @@ class SweepTracking:
 def target_of(uri: str, experiment: str, sweep_id: str) -> TrackingTarget:
     """Where a sweep and its trials are tracked."""
     return TrackingTarget(uri, experiment, sweep_id, RunKey.of(sweep_id, sweep_id=sweep_id, role="sweep"))
-
-
-def parent_run(target: TrackingTarget) -> RunKey:
-    """The run of the sweep itself."""
-    return target.parent if target.parent is not None else RunKey.of(target.sweep_id, sweep_id=target.sweep_id)
 
 
 def tracking_uri(configured: str | None, folder: Path) -> str:
@@ -140,20 +140,3 @@ def prepare_experiment(uri: str, experiment: str) -> None:
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     check_uri(uri)
     ensure_experiment(connect(uri), uri, experiment)
-
-
-def _runs(client: Any, target: TrackingTarget) -> Iterator[Any]:
-    experiment = client.get_experiment_by_name(target.experiment)
-    token: str | None = None
-    while experiment is not None:
-        page = client.search_runs(
-            [experiment.experiment_id],
-            f"tags.sweep_id = '{target.sweep_id}'",
-            max_results=_PAGE,
-            order_by=["attributes.start_time"],
-            page_token=token,
-        )
-        yield from page
-        token = page.token
-        if not token:
-            return

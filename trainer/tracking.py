@@ -24,8 +24,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from trainer.errors import UserError
 
-MAX_METRICS, MAX_PARAMS, MAX_PARAM_CHARS = 1_000, 100, 6_000  # what MLflow takes in one batch and one parameter
+MAX_METRICS, MAX_PARAMS, MAX_PARAM_CHARS = 800, 100, 6_000
+"""What goes into one batch beside up to 100 tags (MLflow takes 1,000 values in all), and into one parameter."""
 _LONG_VALUE_FOLDER = "params"
+_REFUSALS = ("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
@@ -148,7 +150,9 @@ class Shipper:
     experiment: str
     journal: Path
     run_ids: dict[RunKey, str] = field(default_factory=dict)
+    knows_all: bool = False  # run_ids has every run there is: others need not be looked for
     last_error: str = ""
+    refused: str = ""  # what the server would not take, and never will
     _client: Any = None
     _experiment_id: str = ""
 
@@ -163,7 +167,7 @@ class Shipper:
                 return
             self._connect()
             for run, records in _by_run(lines):
-                self._send(self._resolve(run), records)
+                self._send_unless_refused(run, records)
             _write_whole(self._offset_file, str(end))
             self.offset = end
 
@@ -189,7 +193,8 @@ class Shipper:
     def _resolve(self, run: RunKey) -> str:
         if run not in self.run_ids:
             parent = None if run.parent is None else self._resolve(run.parent)
-            self.run_ids[run] = self._find(run) or self._create(run, parent)
+            found = None if self.knows_all else self._find(run)
+            self.run_ids[run] = found or self._create(run, parent)
         return self.run_ids[run]
 
     def _find(self, run: RunKey) -> str | None:
@@ -205,6 +210,17 @@ class Shipper:
             tags["mlflow.parentRunId"] = parent
         return str(self._client.create_run(self._experiment_id, tags=tags, run_name=run.name).info.run_id)
 
+    def _send_unless_refused(self, run: RunKey, records: Sequence[dict[str, Any]]) -> None:
+        """A server that is away may take them later; one that refuses them (somebody deleted the run) never will."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._send(self._resolve(run), records)
+        except MlflowException as error:
+            if error.error_code not in _REFUSALS:
+                raise
+            self.refused = f"{run.name} refused: {str(error).splitlines()[0][:200]}"
+
     def _send(self, run_id: str, records: Sequence[dict[str, Any]]) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
@@ -215,16 +231,18 @@ class Shipper:
         ]
         params = {name: value for record in records for name, value in record.get("params", {}).items()}
         tags = {name: value for record in records for name, value in record.get("tags", {}).items()}
-        for first in range(0, len(metrics), MAX_METRICS):
-            self._client.log_batch(run_id, metrics=metrics[first : first + MAX_METRICS])
         entities = [Param(name, value[:MAX_PARAM_CHARS]) for name, value in params.items()]
-        for first in range(0, len(entities), MAX_PARAMS):
-            self._client.log_batch(run_id, params=entities[first : first + MAX_PARAMS])
+        batches = max(-(-len(metrics) // MAX_METRICS), -(-len(entities) // MAX_PARAMS), bool(tags))
+        for batch in range(batches):
+            self._client.log_batch(
+                run_id,
+                metrics=metrics[batch * MAX_METRICS : (batch + 1) * MAX_METRICS],
+                params=entities[batch * MAX_PARAMS : (batch + 1) * MAX_PARAMS],
+                tags=[RunTag(name, value) for name, value in tags.items()] if batch == 0 else (),
+            )
         for name, value in params.items():
             if len(value) > MAX_PARAM_CHARS:
                 self._client.log_text(run_id, value, f"{_LONG_VALUE_FOLDER}/{name}.txt")
-        if tags:
-            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
         for record in records:
             if "artifact" in record:
                 self._log_artifact(run_id, Path(record["artifact"]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import pytest
@@ -72,3 +74,50 @@ def test_a_server_that_was_away_gets_everything_later(
         assert shipper.last_error == "ConnectionError: away"
     assert shipper.flush(60.0)
     assert len(runs(target)) == 1
+
+
+def test_what_a_trial_recorded_since_the_last_time_goes_out_in_one_batch(
+    tmp_path: Path, target: TrackingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("log_batch", "search_runs", "create_run", "update_run", "set_terminated"):
+        method = getattr(mlflow.MlflowClient, name)
+
+        def counted(*given: Any, name: str = name, method: Any = method, **named: Any) -> Any:
+            asked.append(name)
+            return method(*given, **named)
+
+        monkeypatch.setattr(mlflow.MlflowClient, name, counted)
+    driver = Journal(tmp_path / "j" / "driver.jsonl")
+    for trial_id in ("t0", "t1"):
+        run = target.run_of(trial_id)
+        driver.params(run, {"agent.lr": 1e-3})
+        for epoch in range(3):
+            driver.metrics(run, {"loss": 1.0, "score": 2.0}, epoch)
+        driver.tags(run, {"state": "complete"})
+        driver.status(run, "FINISHED")
+    assert JournalShipper(tmp_path / "j", target).flush(60.0)
+    assert Counter(asked) == {"create_run": 3, "log_batch": 2, "set_terminated": 2}
+    assert [run.data.tags["state"] for run in runs(target)] == ["complete", "complete"]
+
+
+def test_runs_that_are_there_are_found_again_by_the_next_shipper(tmp_path: Path, target: TrackingTarget) -> None:
+    journal = Journal(tmp_path / "j" / "a.jsonl")
+    for epoch in range(2):
+        journal.metrics(target.run_of("t0"), {"loss": float(epoch)}, epoch)
+        assert JournalShipper(tmp_path / "j", target).flush(60.0)
+    (found,) = runs(target)
+    client = mlflow.MlflowClient(target.uri)
+    assert len(client.get_metric_history(found.info.run_id, "loss")) == 2
+    assert len(client.search_runs([found.info.experiment_id])) == 2
+
+
+def test_a_run_that_somebody_deleted_does_not_hold_up_the_others(tmp_path: Path, target: TrackingTarget) -> None:
+    journal, shipper = Journal(tmp_path / "j" / "a.jsonl"), JournalShipper(tmp_path / "j", target)
+    journal.metrics(target.run_of("t0"), {"loss": 1.0}, 1)
+    assert shipper.flush(60.0)
+    mlflow.MlflowClient(target.uri).delete_run(runs(target)[0].info.run_id)
+    journal.metrics(target.run_of("t0"), {"loss": 2.0}, 2)
+    journal.metrics(target.run_of("t1"), {"loss": 3.0}, 2)
+    assert shipper.flush(60.0)
+    assert [run.data.tags["trial_id"] for run in runs(target)] == ["t1"]
