@@ -112,6 +112,7 @@ def measure(config: TrialConfig, prepared: Prepared, lanes: int, profile: Path |
     steps = Steps(Parts(group.setting), state, group.validation_steps, capture=True)
     steps.collect(0)
     steps.learn(0)
+    steps.rollout()
     torch.cuda.synchronize()
     ready = time.perf_counter() - started
     name = f"{training.precision}{' compiled' if training.compile else ''}, {lanes} x {training.batch}"
@@ -119,7 +120,6 @@ def measure(config: TrialConfig, prepared: Prepared, lanes: int, profile: Path |
     torch.cuda.synchronize()
     collect = median_seconds(lambda: steps.collect(8)) / 8
     learn = median_seconds(lambda: steps.learn(8)) / 8
-    steps.rollout()
     evaluate = median_seconds(steps.rollout, rounds=3) / group.validation_steps
     slots = state.fold.validation.start_LV.shape[1]
     print(
@@ -184,7 +184,7 @@ def measure_env(config: TrialConfig, prepared: Prepared, lanes: int) -> list[Row
         return Paid(step.reward_LE)
 
     world = World(counted.market, counted.session_start_S, state)
-    function = compile_for(bar, world) if config.training.compile else bar
+    function = compile_for(bar, world, Paid, "environment alone") if config.training.compile else bar
 
     def step(world: World) -> None:
         function(world)

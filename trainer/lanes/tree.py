@@ -6,9 +6,9 @@ trainer needs to stack, select, copy and save lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
@@ -67,6 +67,34 @@ def unflatten(like: R, named: dict[str, Tensor], prefix: str = "") -> R:
         for f in fields(like)  # type: ignore[arg-type]
     }
     return type(like)(**values)
+
+
+def names_of(record_type: type[Any], prefix: str = "") -> list[str]:
+    """Dotted paths of the tensors of a type of records, in :func:`flatten`'s order."""
+    if record_type is Tensor:
+        return [prefix]
+    hints = get_type_hints(record_type)
+    return [
+        name
+        for f in fields(record_type)
+        for name in names_of(hints[f.name], f"{prefix}.{f.name}" if prefix else f.name)
+    ]
+
+
+def build(record_type: type[R], named: Mapping[str, Tensor], prefix: str = "") -> R:
+    """A record of a given type from its tensors by dotted path: :func:`unflatten` where there is no other record.
+
+    Raises:
+        KeyError: a tensor is missing.
+    """
+    if record_type is Tensor:
+        return named[prefix]  # type: ignore[return-value]
+    hints = get_type_hints(record_type)
+    values = {
+        f.name: build(hints[f.name], named, f"{prefix}.{f.name}" if prefix else f.name)
+        for f in fields(record_type)  # type: ignore[arg-type]
+    }
+    return record_type(**values)
 
 
 def stack_dynamic(record_type: type[R], configs: Sequence[Any], device: torch.device, **given: Tensor) -> R:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +22,7 @@ from trainer.agent.network import layout
 from trainer.env.state import EnvParams, EnvState
 from trainer.evaluation.backtest import Happened, Rollout, Slots, begin, empty_happened, joined, rollout_step
 from trainer.evaluation.policy import Policy
+from trainer.fields import field_kind, walk
 from trainer.lanes.tree import copy_, map_tensors
 from trainer.market.market import Market
 from trainer.training.collect import Collected, Setting, store_, trade
@@ -36,6 +37,7 @@ R = TypeVar("R")
 LADDER = (1, 8, 16, 32, 64, 96, 128)
 """Capacities that are captured; larger groups come in multiples of the last."""
 _REHEARSALS = 2
+_ARGUMENTS = ("training", "market", "session_start_S")  # of a setting; what is static in the first is taken apart
 
 
 def capacity_of(lanes: int, device: torch.device) -> int:
@@ -98,27 +100,28 @@ class Parts:
 
     def collect_(self, work: Work) -> None:
         """One collect step."""
-        store_(work.state, self._part("trade", self._trade, work))
+        store_(work.state, self._part("trade", self._trade, work, Collected))
 
     def learn_(self, work: Work) -> None:
         """One learn step."""
-        seen: Learned = self._part("improve", self._improve, work)
+        seen = self._part("improve", self._improve, work, Learned)
         store_priorities_(work.state, seen)
         work.loss_L.add_(seen.loss_L)
 
     def evaluate_(self, play: Play) -> None:
         """One bar of the greedy rollout."""
-        seen: Played = self._part("bar", self._bar, play)
+        seen = self._part("bar", self._bar, play, Played)
         map_tensors(
             lambda whole, one: whole.index_copy_(0, play.bar_1, one.unsqueeze(0)), play.happened_SLV, seen.happened_LV
         )
         copy_(play.env_LV, seen.env_LV)
         play.bar_1.add_(1)
 
-    def _part(self, name: str, function: Callable[[A], R], argument: A) -> R:
+    def _part(self, name: str, function: Callable[[A], R], argument: A, made: type[R]) -> R:
         if name not in self._made:
             compiles = self.setting.training.compile and self.setting.market.close_N.is_cuda
-            self._made[name] = compile_for(function, argument) if compiles else function
+            about = f"{name} {_static_values(self.setting)}"
+            self._made[name] = compile_for(function, argument, made, about) if compiles else function
         result: R = self._made[name](argument)
         return result
 
@@ -224,6 +227,15 @@ def captured(step: Callable[[A], None], argument: A, pool: Any) -> Callable[[], 
     with torch.cuda.graph(graph, pool=pool):
         step(argument)
     return graph.replay
+
+
+def _static_values(setting: Setting) -> str:
+    """Everything in a setting that compiled code has inside; its tensors are arguments."""
+    values: dict[str, object] = {
+        path: value for path, field, value in walk(setting.training) if field_kind(field) == "static"
+    }
+    values |= {f.name: getattr(setting, f.name) for f in fields(setting) if f.name not in _ARGUMENTS}
+    return repr(sorted(values.items()))
 
 
 def _play(setting: Setting, state: LaneState, steps: int) -> Play:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainer.fields import Frozen, dynamic
-from trainer.lanes.tree import concat, flatten, map_tensors, put_, stack_dynamic, take, unflatten
+from trainer.lanes.tree import build, concat, flatten, map_tensors, names_of, put_, stack_dynamic, take, unflatten
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,14 @@ def test_flatten_names_tensors_by_path_and_unflatten_inverts_it() -> None:
     assert equal(unflatten(record(5), named), record(2))
     with pytest.raises(KeyError, match="b"):
         unflatten(record(5), {"inner.a": named["inner.a"]})
+
+
+def test_a_record_is_built_from_its_type_alone() -> None:
+    named = flatten(record(2))
+    assert names_of(Outer) == list(named)
+    assert equal(build(Outer, named), record(2))
+    with pytest.raises(KeyError, match="b"):
+        build(Outer, {"inner.a": named["inner.a"]})
 
 
 def test_a_leaf_that_is_no_tensor_is_refused() -> None:

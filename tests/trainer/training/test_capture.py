@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainer.lanes.tree import flatten, map_tensors
-from trainer.training.capture import LADDER, Parts, Steps, capacity_of, matmul_precision
+from trainer.lanes.tree import build, flatten, map_tensors, names_of
+from trainer.training.capture import LADDER, Parts, Steps, _static_values, capacity_of, matmul_precision
 from trainer.training.group import LaneGroup
 from trainer.training.lane_state import LaneState
 from trainer.training.prepare import Prepared, prepare
@@ -33,6 +33,32 @@ def test_steps_on_the_cpu_backtest_like_the_eager_rollout(prepared: Prepared) ->
     group.advance()
     run = Steps(Parts(group.setting), group.state, group.validation_steps, capture=False).rollout()
     assert_equal(run, group.greedy_rollout(group.state))
+
+
+def test_what_is_compiled_can_be_put_together_from_the_type_of_its_result(prepared: Prepared) -> None:
+    group = LaneGroup(tiny(), prepared, CPU)
+    group.admit("a", tiny())
+    group.advance()
+    steps = Steps(Parts(group.setting), group.state, group.validation_steps, capture=False)
+    steps.rollout()
+    assert steps._play is not None
+    for result in (
+        steps.parts._trade(steps._work),
+        steps.parts._improve(steps._work),
+        steps.parts._bar(steps._play),
+    ):
+        assert names_of(type(result)) == list(flatten(result))
+        assert_equal(build(type(result), flatten(result)), result)
+
+
+def test_what_is_compiled_is_told_apart_by_static_values_alone(prepared: Prepared) -> None:
+    def about(**changes: object) -> str:
+        return _static_values(LaneGroup(tiny(**changes), prepared, CPU).setting)
+
+    assert about() == about(**{"training.epochs": 3, "agent.lr": 0.1})
+    different = [about(), about(**{"training.window": 4}), about(**{"agent.hidden": 24}), about(**{"replay.n_step": 3})]
+    assert len(set(different)) == len(different)
+    assert "tensor" not in about()
 
 
 @pytest.fixture(scope="module")
