@@ -329,7 +329,7 @@ def test_data_too_short_for_folds_are_described_but_not_trained_on(
         ("spy.dbn.zst", b"garbage", "not a DBN file"),
         ("btcusdt.gz", b"garbage", "damaged"),
         ("btcusdt.json", b'1 {"e":"trade"', "btcusdt.json"),
-        ("btcusdt.json", b"nothing here", "no trades"),
+        ("btcusdt.json", b"nothing here", "no trade within the hours of BTCUSDT perpetual"),
         ("mystery.csv", CSV_HEADER.encode(), "market.instrument"),
     ],
 )
@@ -339,6 +339,20 @@ def test_files_of_the_wrong_kind_or_damaged_are_named(
     data, out = tmp_path / name, tmp_path / "out"
     data.write_bytes(content)
     refused_and_nothing_written(run(capfd, profile, "--data", data, "--out", out), out, part)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["hours=all", "volume_in_lots=true", "shift_seconds=60", "timezone=UTC", "max_spread=0.1", "columns={close = 'c'}"],
+)
+@pytest.mark.parametrize("name", ["btcusdt.json", "spy.dbn"])
+def test_settings_that_only_files_of_bars_are_read_with_are_refused_elsewhere(
+    profile: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, setting: str
+) -> None:
+    data, out = tmp_path / name, tmp_path / "out"
+    data.touch()
+    ended = run(capfd, profile, "--data", data, "--set", f"market.files.{setting}", "--out", out)
+    refused_and_nothing_written(ended, out, f"files.{setting.split('=')[0]} is for files of bars", "`open` and `close`")
 
 
 def test_data_that_are_not_there_are_named(profile: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

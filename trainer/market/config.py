@@ -34,3 +34,14 @@ class MarketConfig(Frozen):
         if self.source != "synthetic" and self.files.path is None:
             raise ValueError(f"source '{self.source}' needs market.files.path (or --data PATH)")
         return self
+
+    @model_validator(mode="after")
+    def _bar_file_settings_are_for_bar_files(self) -> MarketConfig:
+        if self.source in ("dbn", "exchange_json"):
+            for name, usual in FileConfig():
+                if name != "path" and getattr(self.files, name) != usual:
+                    raise ValueError(
+                        f"files.{name} is for files of bars; source '{self.source}' takes the hours of the instrument "
+                        "(its `open` and `close`), sizes as they are, and bars as market.bar says"
+                    )
+        return self

@@ -5,10 +5,12 @@ from __future__ import annotations
 import bisect
 import gzip
 import json
+from datetime import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from trainer.errors import UserError
@@ -103,6 +105,25 @@ def test_the_real_book_agrees_with_the_exchanges_own_best_quotes(data_dir: Path)
         quote = quotes[known[bisect.bisect_right(known, update) - 1]]
         assert table.spread_N[row] == pytest.approx(quote, abs=1e-6)
     assert np.corrcoef(table.extra["ofi_1"], table.close_N - table.open_N)[0, 1] > 0.5
+
+
+@pytest.mark.parametrize(("kind", "size"), [("time", 10.0), ("volume", 20.0)])
+def test_what_happens_outside_the_session_hours_is_left_out(data_dir: Path, kind: str, size: float) -> None:
+    path = data_dir / "book" / "usdm_btcusdt_20240808.gz"
+    # the recording runs from 23:54:14 to midnight
+    short = BTC.model_copy(update={"open": time(23, 56), "close": time(23, 58)})
+    config = BarConfig.model_validate({"kind": kind, "size": size})
+    whole, _ = read_exchange_json(path, config, BTC)
+    table, report = read_exchange_json(path, config, short)
+    opens, closes = (pd.Timestamp(f"2024-08-08 23:{minute}").value for minute in (56, 58))
+    assert opens < table.time_N[0]
+    assert table.time_N[-1] <= closes
+    assert set(report.dropped) == {"trade outside the session hours", "book state outside the session hours"}
+    if kind == "time":
+        inside_N = (whole.time_N > opens) & (whole.time_N <= closes)
+        assert table.time_N.tolist() == whole.time_N[inside_N].tolist()
+        assert table.volume_N.tolist() == pytest.approx(whole.volume_N[inside_N].tolist())
+        assert table.close_N.tolist() == whole.close_N[inside_N].tolist()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from trainer.errors import UserError
 from trainer.market.bar_config import BarConfig
 from trainer.market.bars import cut_bars
 from trainer.market.bars_table import BarTable
+from trainer.market.calendar import within_hours
 from trainer.market.events import Book, Trades, merge
 from trainer.market.instrument import Instrument
 from trainer.market.quality import QualityReport, Tally
@@ -37,10 +38,11 @@ def read_exchange_json(path: str | Path, config: BarConfig, instrument: Instrume
     """Bars of one recording. ``UserError`` names the file and line of a message that cannot be read."""
     place = Path(path)
     tally = Tally((str(place),))
-    trades, book = _trades(place, config.piece_records, instrument, tally), _book(place, config.piece_records, tally)
+    trades = _trades(place, config.piece_records, instrument, tally)
+    book = _book(place, config.piece_records, instrument, tally)
     bars = cut_bars(merge(trades, book, LEVELS), config, instrument, LEVELS)
     if bars is None:
-        raise UserError(f"{place}: no trades: nothing to make bars of")
+        raise UserError(f"{place}: no trade within the hours of {instrument.name}: nothing to make bars of")
     table = book_table(bars, instrument, config.window, lambda _: instrument.name, str(place))
     return table, tally.report(tally.rows_read - sum(tally.dropped.values()))
 
@@ -91,17 +93,21 @@ def _trades(path: Path, count: int, instrument: Instrument, tally: Tally) -> Ite
             rows.append((latest, price, size, -1.0 if buyer_waited else 1.0))
         price_N, size_N, side_N = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 3).T
         time_N = np.array([row[0] for row in rows], dtype=np.int64)
-        yield Trades(time_N, np.zeros_like(time_N), price_N, size_N, side_N)
+        inside_N = within_hours(time_N + 1, instrument)
+        tally.drop("trade outside the session hours", int((~inside_N).sum()))
+        yield Trades(time_N, np.zeros_like(time_N), price_N, size_N, side_N).rows(inside_N)
 
 
-def _book(path: Path, count: int, tally: Tally) -> Iterator[Book]:
+def _book(path: Path, count: int, instrument: Instrument, tally: Tally) -> Iterator[Book]:
     states = _states(path, tally)
     while chunk := list(islice(states, count)):
         time_N = np.array([state[0] for state in chunk], dtype=np.int64)
         bid_price_NM, bid_size_NM, ask_price_NM, ask_size_NM = np.array([state[2] for state in chunk]).transpose(
             1, 0, 2
         )
-        yield Book(
+        inside_N = within_hours(time_N + 1, instrument)
+        tally.drop("book state outside the session hours", int((~inside_N).sum()))
+        book = Book(
             time_N=time_N,
             contract_N=np.zeros_like(time_N),
             bid_price_NM=bid_price_NM,
@@ -110,6 +116,7 @@ def _book(path: Path, count: int, tally: Tally) -> Iterator[Book]:
             ask_size_NM=ask_size_NM,
             fresh_N=np.array([state[1] for state in chunk], dtype=np.bool_),
         )
+        yield book.rows(inside_N)
 
 
 def _states(path: Path, tally: Tally) -> Iterator[tuple[int, bool, tuple[list[float], ...]]]:
