@@ -13,6 +13,7 @@ import torch
 
 from cluster.config import PoolConfig
 from cluster.protocol import Offer
+from cluster.resources import trainers_per_gpu
 from trainer.lanes.tree import flatten
 from trainer.training.capture import LADDER, capacity_of
 from trainer.training.lane_state import LaneState
@@ -28,7 +29,7 @@ class Capacity:
     Args:
         config: share and limits.
         device: where lanes live.
-        slots: trainers that share this machine's memory; a GPU is one trainer's own.
+        slots: trainers that share this machine's memory; of a GPU's each has its part.
     """
 
     def __init__(self, config: PoolConfig, device: torch.device, slots: int) -> None:
@@ -102,7 +103,8 @@ class Capacity:
 
     def _budget(self, lanes: dict[str, int]) -> float:
         if self.device.type == "cuda":
-            free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
+            free, total = torch.cuda.mem_get_info(self.device)
+            free = min(free + torch.cuda.memory_reserved(self.device), total // trainers_per_gpu(self.config))
         else:
             held = sum(self._state_bytes.get(signature, 0) * count for signature, count in lanes.items())
             free = available_memory() // self.slots + held

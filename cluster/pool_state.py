@@ -51,6 +51,8 @@ class Entry:
 class _Trainer:
     stops: dict[str, int] = field(default_factory=dict)  # trials to stop, told at its next call, and their lanes
     place: str = ""
+    device: str = ""
+    busy: float = 0.0
     full: bool = False  # something that waited did not fit at its last call
 
 
@@ -67,6 +69,7 @@ class PoolState:
         self.draining = False
         self.touched: set[str] = set()  # trials with something new to tell; whoever tells it empties this
         self._trainers: dict[str, _Trainer] = {}
+        self._gone: dict[str, _Trainer] = {}
         self._submitted = self._attempts = 0
 
     def submit(self, request: TrialRequest) -> Entry:
@@ -124,7 +127,8 @@ class PoolState:
         trainer = self._trainers.get(trainer_id)
         if trainer is None:
             return Orders(leave=True)
-        trainer.place = news.place or trainer.place
+        trainer.place, trainer.device = news.place or trainer.place, news.device or trainer.device
+        trainer.busy = news.busy or trainer.busy
         for trial_id, epoch in news.epochs.items():
             entry = self.entries.get(trial_id)
             if entry is not None and entry.trainer == trainer_id and epoch > entry.epoch:
@@ -149,7 +153,8 @@ class PoolState:
 
     def lost(self, trainer_id: str) -> None:
         """A trainer is gone: its trials go back to their places in the queue; one that cost too many trainers fails."""
-        self._trainers.pop(trainer_id, None)
+        if trainer_id in self._trainers:
+            self._gone[trainer_id] = self._trainers.pop(trainer_id)
         for entry in self.entries.values():
             if entry.trainer != trainer_id or not entry.live:
                 continue
@@ -205,7 +210,10 @@ class PoolState:
         return {
             "draining": self.draining,
             "trainers": {trainer: self._held(trainer) for trainer in self._trainers},
-            "places": {name: trainer.place for name, trainer in self._trainers.items()},
+            "accounts": {
+                name: {"place": t.place, "device": t.device, "busy": round(t.busy, 3), "gone": name in self._gone}
+                for name, t in (self._gone | self._trainers).items()
+            },
             **{phase: phases.count(phase) for phase in ("waiting", "training", "ended")},
             "trials": {
                 trial_id: {"phase": entry.phase, "trainer": entry.trainer, "epoch": entry.epoch, "losses": entry.losses}

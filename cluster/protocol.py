@@ -84,3 +84,5 @@ class News:
     returned: tuple[tuple[int, str], ...] = ()  # (attempt, trial id): no room after all; to be queued again
     epochs: Mapping[str, int] = field(default_factory=dict)  # trial id -> epochs finished, of the residents
     place: str = ""  # host and process, for people
+    device: str = ""  # what it trains on, for people
+    busy: float = 0.0  # share of its time so far in which it trained or validated

@@ -31,12 +31,18 @@ class Slots:
 def trainers_of(node: dict[str, float], config: PoolConfig, *, gpus: bool) -> int:
     """Trainers that a node with these resources has room for."""
     by_cpu = int(node.get("CPU", 0.0) / config.trainer_cpus)
-    return min(by_cpu, int(node.get("GPU", 0.0) / gpu_share(config))) if gpus else by_cpu
+    return min(by_cpu, int(node.get("GPU", 0.0)) * trainers_per_gpu(config)) if gpus else by_cpu
 
 
 def trainer_resources(config: PoolConfig, gpus: bool) -> dict[str, Any]:
     """Ray's resource options of one trainer actor."""
     return {"num_cpus": config.trainer_cpus, "num_gpus": gpu_share(config) if gpus else 0}
+
+
+def trainers_per_gpu(config: PoolConfig) -> int:
+    """Trainers on one card; Ray lets none of them reach over to the next."""
+    share = gpu_share(config)
+    return int(1.0 / share) if share else 1
 
 
 def gpu_share(config: PoolConfig) -> float:

@@ -1,4 +1,7 @@
-"""The Ray shell of a trainer: one process, one GPU or CPU slot. Naming it imports no torch, running it does."""
+"""The Ray shell of a trainer: one process, one GPU (or share of it) or CPU slot: Ray shows it no other GPU.
+
+Naming it imports no torch, running it does.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,20 @@ class TrainerActor:
     def __init__(
         self, name: str, sweep_dir: str, config: PoolConfig, slots: int, tracking: TrackingTarget | None
     ) -> None:
+        import ray
         import torch
 
         from cluster.trainer_loop import TrainerLoop
 
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        gpus = ", ".join(ray.get_runtime_context().get_accelerator_ids()["GPU"])
+        device = torch.device("cuda" if gpus and torch.cuda.is_available() else "cpu")
+        label = f"GPU {gpus}" if device.type == "cuda" else f"CPU (torch cannot use GPU {gpus})" if gpus else "CPU"
         if device.type == "cpu":
             torch.set_num_threads(1)  # lanes are bit-identical at a fixed thread count
         self.name = name
         self._journal = None if tracking is None else Journal(Path(sweep_dir) / "tracking" / f"{name}.jsonl")
         self._tracking = tracking
-        self.loop = TrainerLoop(Path(sweep_dir), config, device, self._record, slots)
+        self.loop = TrainerLoop(Path(sweep_dir), config, device, self._record, slots, label)
 
     def run(self, pool: Any) -> None:
         """Train until the pool says to leave. One call to the pool is always under way, and nobody waits for it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,9 @@ from trainer.training.report import TrialReport
 
 Record = Callable[[str, int, Mapping[str, float], int], None]
 """Takes (trial id, epoch, numbers, time in ms) for tracking. The same again changes nothing there."""
+
+BUSY_PHASES = ("collect", "learn", "validate")
+"""Of an epoch; the rest is capturing graphs and counting up."""
 
 
 @dataclass
@@ -77,18 +81,26 @@ class TrainerLoop:
         device: where to train.
         record: where per-epoch numbers go.
         slots: trainers that share this machine's memory.
+        label: the device's name for people.
     """
 
     def __init__(
-        self, sweep_dir: Path, config: PoolConfig, device: torch.device, record: Record, slots: int = 1
+        self,
+        sweep_dir: Path,
+        config: PoolConfig,
+        device: torch.device,
+        record: Record,
+        slots: int = 1,
+        label: str = "",
     ) -> None:
-        self.sweep_dir, self.device, self.record = sweep_dir, device, record
+        self.sweep_dir, self.device, self.record, self.label = sweep_dir, device, record, label
         self.capacity = Capacity(config, device, slots)
         self._trials: dict[str, _Trial] = {}
         self._groups: dict[str, LaneGroup] = {}  # by signature; the first is the next to train
         self._prepared: dict[str, Prepared] = {}
         self._reports: list[tuple[int, RungReport]] = []
         self._returned: list[tuple[int, str]] = []
+        self._since_s, self._busy_s = time.perf_counter(), 0.0
 
     @property
     def idle(self) -> bool:
@@ -127,6 +139,8 @@ class TrainerLoop:
             tuple(self._returned),
             {trial_id: trial.epoch for trial_id, trial in self._trials.items()},
             f"{socket.gethostname()}:{os.getpid()}",
+            self.label,
+            self._busy_s / max(time.perf_counter() - self._since_s, 1e-9),
         )
         self._reports, self._returned = [], []
         return news
@@ -143,6 +157,7 @@ class TrainerLoop:
         except torch.OutOfMemoryError as error:
             self._out_of_memory(group, str(error))
             return
+        self._busy_s += sum(reports[0].phase_seconds[phase] for phase in BUSY_PHASES)
         for report in reports:
             self._finish_epoch(self._trials[report.trial_id], report)
 

@@ -61,6 +61,7 @@ class Course:
         self.pool: PoolHandle | None = None
         self.live = False
         self.appended = 0  # events this driver wrote
+        self.trainers: dict[str, dict[str, Any]] = {}  # the pool's account of each, those that are gone too
         self._begun: set[str] = set()
         self._lock = threading.RLock()
         self._next_write_s = 0.0
@@ -171,7 +172,14 @@ class Course:
             if not often and began < self._next_write_s:
                 return
             uri = "" if self.tracking is None else redact(self.tracking.target.uri)
-            write_results(self.ledger, self.folder, sweep_id=self.sweep_id, tracking_uri=uri, live=self.live)
+            write_results(
+                self.ledger,
+                self.folder,
+                sweep_id=self.sweep_id,
+                tracking_uri=uri,
+                live=self.live,
+                trainers=self.trainers,
+            )
             now = time.monotonic()
             self._next_write_s = now + max(WRITE_EVERY_S, 20 * (now - began))
 

@@ -15,6 +15,7 @@ from search.searchers.base import Ending
 
 BEST_ROWS = 10
 STATUS_EVERY_S = 10.0
+TRAINERS_SHOWN = 8
 
 
 class Progress:
@@ -50,14 +51,13 @@ class Progress:
         if now < self._next_s:
             return
         self._next_s = now + STATUS_EVERY_S
-        lanes = ", ".join(str(count) for count in pool["trainers"].values())
         epochs = [trial["epoch"] for trial in pool["trials"].values() if trial["phase"] == "training"]
         at = f", at epochs {min(epochs)} to {max(epochs)}" if epochs else ""
         starting = f", {len(pool['starting'])} trainers starting" if pool["starting"] else ""
         error = f", tracking: {pool['tracking_error']}" if pool["tracking_error"] else ""
         self._console.print(
             f"{_clock(self._began_s)} {pool['training']} trials train{at}, {pool['waiting']} wait; "
-            f"lanes by trainer: {lanes or 'none yet'}{starting}{error}",
+            f"{_trainers(pool)}{starting}{error}",
             highlight=False,
         )
 
@@ -101,6 +101,19 @@ def ui_command(tracking_uri: str) -> str:
     if tracking_uri == f"sqlite:///{Path('runs').resolve() / 'mlflow.db'}":
         return "make ui"
     return f"mlflow ui --backend-store-uri {tracking_uri}"
+
+
+def _trainers(pool: Mapping[str, Any]) -> str:
+    """Lanes and busy share of each trainer; where there are many, of the least and the most."""
+    lanes = list(pool["trainers"].values())
+    accounts = [pool["accounts"][name] for name in pool["trainers"]]
+    busy = [100.0 * account["busy"] for account in accounts]
+    if not lanes:
+        return "no trainer yet"
+    if len(lanes) > TRAINERS_SHOWN:
+        return f"{len(lanes)} trainers: {min(lanes)} to {max(lanes)} lanes, {min(busy):.0f} to {max(busy):.0f} % busy"
+    each = zip(lanes, accounts, busy, strict=True)
+    return "lanes: " + ", ".join(f"{count} on {a['device']} ({share:.0f} % busy)" for count, a, share in each)
 
 
 def _clock(began_s: float) -> str:

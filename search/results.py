@@ -139,13 +139,22 @@ class Ledger:
         return ranking[0] if ranking else None
 
 
-def write_results(ledger: Ledger, folder: Path, *, sweep_id: str, tracking_uri: str, live: bool) -> None:
+def write_results(
+    ledger: Ledger,
+    folder: Path,
+    *,
+    sweep_id: str,
+    tracking_uri: str,
+    live: bool,
+    trainers: Mapping[str, Mapping[str, Any]],
+) -> None:
     """Write ``sweep.json`` anew, whole."""
     parked = f"not ended: {ledger.stopped_because}"
     content = {
         "sweep_id": sweep_id,
         "tracking_uri": tracking_uri,
         "best_trial": None if ledger.best is None else ledger.best.trial_id,
+        "trainers": [{"trainer": name, **account} for name, account in trainers.items()],
         "trials": [trial.to_json(live=live, parked_because=parked) for trial in ledger.trials.values()],
     }
     write_whole(folder / RESULTS, json.dumps(content, indent=1, allow_nan=False))

@@ -71,8 +71,10 @@ class SweepRun:
                 before = self.course.appended
                 self._tune_run()
                 if self.closing is None and self.course.appended == before:
-                    self.pool.status()
+                    self._look()
                     raise PoolError("the clients of trials die one after the other; see Ray's logs, then resume")
+        if self.closing is None:
+            self._look()
         return self.closing
 
     def close(self, because: str) -> None:
@@ -82,6 +84,11 @@ class SweepRun:
             self.course.stop(because)
             with suppress(PoolError):
                 self.pool.drain()
+
+    def _look(self) -> None:
+        status = self.pool.status()
+        self.course.trainers |= status["accounts"]
+        self.on_status(status)
 
     def _tune_run(self) -> None:
         sweep = self.course.profile.sweep
@@ -121,7 +128,7 @@ class SweepRun:
         def watch() -> None:
             while not ended.wait(STATUS_EVERY_S):
                 with suppress(PoolError):
-                    self.on_status(self.pool.status())
+                    self._look()
 
         timers = [threading.Thread(target=watch, daemon=True)]
         if budget is not None:

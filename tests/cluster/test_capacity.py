@@ -77,3 +77,14 @@ def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert available_memory() == 30_000
     (tmp_path / "memory.max").write_text("max\n")
     assert available_memory() == 60 * 1024
+
+
+@pytest.mark.parametrize(("share", "trainers"), [(None, 1), (0.5, 2), (0.3, 3)])
+def test_trainers_on_one_card_each_count_on_their_part_of_it(
+    share: float | None, trainers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = 1_200
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1_000, total))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: 100)
+    capacity = Capacity(PoolConfig(trainer_gpus=share, memory_share=0.5), torch.device("cuda"), slots=8)
+    assert capacity.offer({}, {}).bytes_free == min(1_100, total // trainers) // 2

@@ -72,8 +72,8 @@ def epoch(pool: PoolHandle, trial_id: str) -> int:
 
 
 def process_of_trainer(pool: PoolHandle) -> int:
-    (place,) = pool.status()["places"].values()
-    return int(place.rpartition(":")[2])
+    (account,) = pool.status()["accounts"].values()
+    return int(account["place"].rpartition(":")[2])
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ ray.init(address="{ray_here}", log_to_driver=False)
 pool = start_pool(Path("{tmp_path}"), PoolConfig(trainers=1), None)
 pool.submit(request_of("t0", (1, 100_000)))
 pool.next_report("t0", 0)
-print(list(pool.status()["places"].values())[0].rpartition(":")[2], flush=True)
+print(list(pool.status()["accounts"].values())[0]["place"].rpartition(":")[2], flush=True)
 time.sleep(600)
 """
     driver = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

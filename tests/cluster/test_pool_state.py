@@ -265,3 +265,16 @@ def test_whatever_happens_every_trial_ends_once_and_is_held_by_one_trainer(moves
         assert all((entry.trainer in live.values()) == (entry.phase == "training") for entry in state.entries.values())
     assert set(ends.values()) <= {1}
     assert set(ends) | stopped == {f"t{index}" for index in range(6)}
+
+
+def test_what_trainers_said_of_themselves_outlives_them() -> None:
+    state = pool(trainers=("a", "b"))
+    state.exchange("a", News(KNOWN, place="host:1", device="GPU 0", busy=0.25), 2)
+    state.exchange("b", News(KNOWN, place="host:2", device="GPU 1", busy=0.5), 2)
+    state.exchange("a", News(KNOWN), 2)  # without news of itself
+    state.lost("a")
+    assert state.status()["trainers"] == {"b": 0}
+    assert state.status()["accounts"] == {
+        "a": {"place": "host:1", "device": "GPU 0", "busy": 0.25, "gone": True},
+        "b": {"place": "host:2", "device": "GPU 1", "busy": 0.5, "gone": False},
+    }

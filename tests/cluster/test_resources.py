@@ -16,6 +16,9 @@ from cluster.resources import trainer_resources, trainers_of
         ({"CPU": 64.0, "GPU": 8.0}, {}, True, 8),
         ({"CPU": 4.0, "GPU": 8.0}, {}, True, 4),
         ({"CPU": 64.0, "GPU": 2.0}, {"trainer_gpus": 0.5}, True, 4),
+        ({"CPU": 64.0, "GPU": 8.0}, {"trainer_gpus": 0.1}, True, 64),
+        ({"CPU": 64.0, "GPU": 2.0}, {"trainer_gpus": 0.4}, True, 4),  # none lies across two cards
+        ({"CPU": 64.0, "GPU": 2.0}, {"trainer_gpus": 0.7}, True, 2),
         ({"CPU": 64.0}, {}, True, 0),
         ({}, {}, False, 0),
     ],

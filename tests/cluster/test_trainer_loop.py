@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -319,3 +320,14 @@ def test_an_order_to_stop_and_admit_the_same_trial_starts_it_anew_from_its_check
     link.run(until=lambda: link.loop.news().epochs.get("t0") == 3)
     link.loop.obey(Orders(admit=(Admission(request, 99),), stop=("t0",)))
     assert link.loop.news().epochs == {"t0": 2}
+
+
+def test_a_trainer_says_on_what_and_for_how_much_of_its_time_it_trained(link: Link) -> None:
+    link.loop.label = "GPU 3"
+    assert (link.loop.news().device, link.loop.news().busy) == ("GPU 3", 0.0)
+    link.state.submit(request_of("t0"))
+    link.run()
+    trained = link.loop.news().busy
+    assert 0.0 < trained <= 1.0
+    time.sleep(0.2)
+    assert link.loop.news().busy < trained

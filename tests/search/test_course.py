@@ -45,7 +45,7 @@ def test_every_trial_is_in_the_results_once_with_how_it_ended(open_course: Open,
     course = open_course()
     run_half(course, report)
     content = results(course)
-    assert set(content) == {"sweep_id", "tracking_uri", "best_trial", "trials"}
+    assert set(content) == {"sweep_id", "tracking_uri", "best_trial", "trials", "trainers"}
     assert [trial["trial_id"] for trial in content["trials"]] == ["t00000", "t00001", "t00002", "t00003"]
     assert [trial["state"] for trial in content["trials"]] == ["complete", "pruned", "failed", "running"]
     keys = {"trial_id", "state", "config", "score", "folds", "rungs", "mlflow_run_id", "ended_because"}
