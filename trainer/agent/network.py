@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
-from trainer.agent.branches import ACTIONS
+from trainer.agent.branches import ACTIONS, chosen
 from trainer.agent.config import AgentConfig
+from trainer.agent.distribution import expectation, moments
 from trainer.env.actions import BRANCHES
 from trainer.errors import UserError
 from trainer.lanes.flat import FlatLayout
@@ -184,17 +185,7 @@ def forward(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
         weights: ``layout(shape).views`` of a ``[L, D]`` buffer, or those :func:`with_head`; their dtype is the dtype
             of the computation.
     """
-    return heads(shape, trunk(shape, weights, obs), with_head(weights)[_HEAD])
-
-
-def with_head(weights: Weights) -> Weights:
-    """The weights with what :func:`duelling` makes of them, for those who call :func:`forward` more than once."""
-    return weights if _HEAD in weights else {**weights, _HEAD: duelling(weights)}
-
-
-def heads(shape: NetworkShape, hidden_LBH: Tensor, head_LRN: Tensor) -> Tensor:
-    """Logits ``[L, B, K, A]`` of hidden states, by one product with the weights that :func:`duelling` made."""
-    return unpadded(shape, _affine(hidden_LBH, head_LRN))
+    return unpadded(shape, padded_logits(shape, weights, obs))
 
 
 def padded_logits(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
@@ -207,24 +198,79 @@ def unpadded(shape: NetworkShape, logits_LBN: Tensor) -> Tensor:
     return logits_LBN[..., : ACTIONS * shape.atoms].reshape(*logits_LBN.shape[:2], ACTIONS, shape.atoms)
 
 
+def with_head(weights: Weights) -> Weights:
+    """The weights with what :func:`duelling` makes of them, for those who call :func:`forward` more than once."""
+    return weights if _HEAD in weights else {**weights, _HEAD: duelling(weights)}
+
+
+def action_values(shape: NetworkShape, weights: Weights, obs: Observation, atoms_LA: Tensor) -> Tensor:
+    """Value ``[L, B, K]`` of every action: its distribution's mean, float32, reward units; no gradient."""
+    if not _fused(shape, weights):
+        return expectation(forward(shape, weights, obs), atoms_LA)
+    return _fused_moments(shape, weights, obs, atoms_LA)[0]
+
+
+def action_moments(shape: NetworkShape, weights: Weights, obs: Observation, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of every action's distribution, float32 ``[L, B, K]``, reward units; no gradient."""
+    if not _fused(shape, weights):
+        return moments(forward(shape, weights, obs), atoms_LA)
+    mean, square = _fused_moments(shape, weights, obs, atoms_LA)
+    return mean, (square - mean * mean).clamp(min=0.0).sqrt()
+
+
+def _fused_moments(shape: NetworkShape, weights: Weights, obs: Observation, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
+    from trainer.kernels.heads import all_moments
+
+    return all_moments(_trunk_weights(shape, weights), with_head(weights)[_HEAD], joined(shape, weights, obs), atoms_LA)
+
+
+def chosen_logits(shape: NetworkShape, weights: Weights, obs: Observation, action_LBG: Tensor) -> Tensor:
+    """Logits ``[L, B, G, A]`` of the chosen action of each branch; no gradient."""
+    return (_fused_chosen if _fused(shape, weights) else _eager_chosen)(shape, weights, obs, action_LBG)
+
+
+def _eager_chosen(shape: NetworkShape, weights: Weights, obs: Observation, action_LBG: Tensor) -> Tensor:
+    return chosen(forward(shape, weights, obs), action_LBG)
+
+
+def _fused_chosen(shape: NetworkShape, weights: Weights, obs: Observation, action_LBG: Tensor) -> Tensor:
+    from trainer.kernels import heads
+
+    trunk_weights, head_LRN = _trunk_weights(shape, weights), with_head(weights)[_HEAD]
+    return heads.chosen_logits(trunk_weights, head_LRN, joined(shape, weights, obs), action_LBG, shape.atoms)
+
+
+def _fused(shape: NetworkShape, weights: Weights) -> bool:
+    """Whether the kernels take the trunk and the heads."""
+    if not weights["input"].is_cuda:
+        return False
+    from trainer.kernels.heads import fits
+
+    return fits(shape.hidden, shape.atoms, weights["input"].dtype)
+
+
+def _trunk_weights(shape: NetworkShape, weights: Weights) -> Any:
+    from trainer.kernels.heads import Trunk
+
+    def of(part: str) -> list[Tensor]:
+        return [weights[f"block{block}.{part}"] for block in range(shape.blocks)]
+
+    return Trunk(weights["input"], [*of("gain"), weights["head.gain"]], of("up"), of("down"))
+
+
 def duelling(weights: Weights) -> Tensor:
     """Weights ``[L, R, N]`` that give value + advantage - branch mean of the advantages for all actions at once.
 
-    Made by one product of small matrices, so that their gradient is one too; on a GPU as plain sums, which a compiler
-    fuses, while products of 13 rows would leave its units idle.
+    Made by one product of small matrices, so that their gradient is one too; on a GPU, where products of 13 rows would
+    leave its units idle, by a kernel of plain sums.
     """
     if weights["head.value"].is_cuda:
-        value_LR1A = weights["head.value"].unsqueeze(2)
-        parts = torch.split_with_sizes(weights["head.advantage"], BRANCHES, dim=2)
-        summed = torch.cat([part + (value_LR1A - part.mean(2, keepdim=True)) for part in parts], dim=2).flatten(2)
-        return _whole_rows(summed)  # padded by a pass of its own: a join of five parts took 2.5 times as long
+        from trainer.kernels.duelling import combine
+
+        return combine(weights["head.value"], weights["head.advantage"])
     streams = torch.cat((weights["head.value"].unsqueeze(2), weights["head.advantage"]), dim=2)
-    return _whole_rows(torch.matmul(_combination(streams.device, streams.dtype), streams).flatten(2))
-
-
-def _whole_rows(weight_LRN: Tensor) -> Tensor:
-    missing = _missing(weight_LRN.shape[2], weight_LRN)
-    return torch.nn.functional.pad(weight_LRN, (0, missing)) if missing else weight_LRN
+    summed = torch.matmul(_combination(streams.device, streams.dtype), streams).flatten(2)
+    return torch.nn.functional.pad(summed, (0, _missing(summed.shape[2], summed)))
 
 
 def _missing(width: int, like: Tensor) -> int:
@@ -232,12 +278,18 @@ def _missing(width: int, like: Tensor) -> int:
     return -width % (_ROW_BYTES // like.element_size())
 
 
-def trunk(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
-    """Hidden state ``[L, B, H]`` that all streams share."""
+def joined(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
+    """Input ``[L, B, J]`` of the first layer: the encoded bars of the window, or what the last one attends to, and the
+    portfolio."""
     dtype = weights["input"].dtype
     bars_LBWC = _encode_bars(shape, weights, obs.features.to(dtype))
-    joined = bars_LBWC.flatten(2) if shape.temporal == "flat" else _attend(shape, weights, bars_LBWC, obs.features)
-    hidden_LBH = relu(_affine(torch.cat((joined, obs.portfolio.to(dtype)), dim=-1), weights["input"]))
+    bars = bars_LBWC.flatten(2) if shape.temporal == "flat" else _attend(shape, weights, bars_LBWC, obs.features)
+    return torch.cat((bars, obs.portfolio.to(dtype)), dim=-1)
+
+
+def trunk(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
+    """Hidden state ``[L, B, H]`` that all streams share."""
+    hidden_LBH = relu(_affine(joined(shape, weights, obs), weights["input"]))
     for block in range(shape.blocks):
         inner_LBH = _rms_norm(hidden_LBH, weights[f"block{block}.gain"])
         inner_LBH = relu(_affine(inner_LBH, weights[f"block{block}.up"]))
@@ -325,7 +377,9 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_LBO: Tensor) -> tuple[Tensor, Tensor]:
         x_LBI, weight_LIO = ctx.saved_tensors
-        of_weight = torch.cat((torch.bmm(x_LBI.mT, grad_LBO), grad_LBO.sum(1, keepdim=True)), dim=1)
+        # by a product too: a compiler's sum over rows took twice its memory traffic and slowed what was fused with it
+        of_bias_L1O = torch.bmm(grad_LBO.new_ones(len(grad_LBO), 1, grad_LBO.shape[1]), grad_LBO)
+        of_weight = torch.cat((torch.bmm(x_LBI.mT, grad_LBO), of_bias_L1O), dim=1)
         return torch.bmm(grad_LBO, weight_LIO[:, :-1].mT), of_weight
 
 

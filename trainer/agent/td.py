@@ -20,10 +20,19 @@ from torch import Tensor
 
 from trainer.agent import popart as popart_
 from trainer.agent.branches import chosen, greedy
-from trainer.agent.distribution import ValueStatistics, moments, pooled_reach, statistics
+from trainer.agent.distribution import ValueStatistics, pooled_reach, statistics
 from trainer.agent.health import Signals
 from trainer.agent.losses import ValueLoss, blend, c51_share, smooth, smoothing_share, value_loss
-from trainer.agent.network import NetworkShape, Observation, Weights, forward, padded_logits, unpadded, with_head
+from trainer.agent.network import (
+    NetworkShape,
+    Observation,
+    Weights,
+    action_moments,
+    chosen_logits,
+    padded_logits,
+    unpadded,
+    with_head,
+)
 from trainer.agent.params import AgentParams
 from trainer.agent.popart import PopArt
 from trainer.agent.projection import Overflow, bellman, overflow, project
@@ -90,10 +99,9 @@ def td_targets(
 ) -> Targets:
     """Target distribution of each branch for the transitions of ``batch``."""
     with torch.no_grad():
-        q_LBK, deviation_LBK = moments(forward(shape, online, next_obs), support.atoms_LA)
-        next_action_LBG = greedy(q_LBK, next_obs.hold_only)
-        next_logits_LBN = padded_logits(shape, target, next_obs)
-        probability_LBGA, beyond = _projected(shape, next_logits_LBN, next_action_LBG, batch, support.atoms_LA)
+        q_LBK, deviation_LBK = action_moments(shape, online, next_obs, support.atoms_LA)
+        next_logits_LBGA = chosen_logits(shape, target, next_obs, greedy(q_LBK, next_obs.hold_only))
+        probability_LBGA, beyond = _projected(next_logits_LBGA, batch, support.atoms_LA)
         return Targets(probability_LBGA, beyond, statistics(q_LBK, deviation_LBK, params.support_spread_L))
 
 
@@ -137,11 +145,8 @@ def td_loss(
     )
 
 
-def _projected(
-    shape: NetworkShape, logits_LBN: Tensor, action_LBG: Tensor, batch: Batch, atoms_LA: Tensor
-) -> tuple[Tensor, Overflow]:
+def _projected(logits_LBGA: Tensor, batch: Batch, atoms_LA: Tensor) -> tuple[Tensor, Overflow]:
     return_LB, discount_LB = batch.return_LB.float(), batch.discount_LB.float()
-    logits_LBGA = chosen(unpadded(shape, logits_LBN), action_LBG)
     if logits_LBGA.is_cuda:
         from trainer.kernels.projection import project_logits
 

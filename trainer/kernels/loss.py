@@ -9,7 +9,7 @@ Eager twin: :func:`trainer.agent.losses.value_loss` of the chosen rows.
 Legend: L lanes, B rows, N padded width of the product (K x A and zeros), G = 4 branches, A atoms.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc,arg-type,call-arg"
 from __future__ import annotations
 
 from typing import Any

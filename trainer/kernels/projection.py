@@ -7,7 +7,7 @@ over the atoms. Eager twin: :func:`trainer.agent.projection.project` and ``overf
 Legend: L lanes, B rows, G = 4 branches, A atoms, N = L x B.
 """
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc,arg-type,call-arg"
 from __future__ import annotations
 
 import torch

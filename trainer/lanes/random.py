@@ -59,11 +59,11 @@ def bits(seed_L: Tensor, stream: int, step: int | Tensor, shape: tuple[int, ...]
 
 def words(seed_L: Tensor, step: int | Tensor, wanted: Sequence[tuple[int, int]]) -> list[Tensor]:
     """:func:`bits` of several ``(stream, count)`` at once, each ``[L, count]``: as many operations as for one."""
-    blocks = [-(-count // 4) for _, count in wanted]
-    even_2LQ, odd_2LQ = _philox(seed_L, step, [stream for stream, _ in wanted], blocks)
-    words_LQ4 = torch.stack((even_2LQ[0], odd_2LQ[0], even_2LQ[1], odd_2LQ[1]), dim=-1)
-    parts = words_LQ4.split_with_sizes(blocks, dim=1)
-    return [part.flatten(1)[:, :count] for part, (_, count) in zip(parts, wanted, strict=True)]
+    streams, blocks = [int(stream) for stream, _ in wanted], [-(-count // 4) for _, count in wanted]
+    step_L = step.view(-1) if isinstance(step, Tensor) else torch.full_like(seed_L[:1], step)
+    words_LN = _words(seed_L, step_L.expand(len(seed_L)), streams, blocks)
+    parts = words_LN.split_with_sizes([4 * count for count in blocks], dim=1)
+    return [part[:, :count] for part, (_, count) in zip(parts, wanted, strict=True)]
 
 
 def uniform(seed_L: Tensor, stream: int, step: int | Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -114,51 +114,34 @@ def to_normal(words_LN: Tensor, count: int) -> Tensor:
     return draws_LM2.flatten(1)[:, :count]
 
 
-def _philox(seed_L: Tensor, step: int | Tensor, streams: Sequence[int], blocks: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Words (0, 2) and words (1, 3) of so many Philox blocks of each stream and lane, each int64 ``[2, L, Q]``.
+def _words(seed_L: Tensor, step_L: Tensor, streams: list[int], blocks: list[int]) -> Tensor:
+    """Words ``[L, 4 Q]`` of so many Philox blocks of each stream, one stream after the other.
 
     One round maps (c0, c1, c2, c3) to (hi1 ^ c1 ^ k0, lo1, hi0 ^ c3 ^ k1, lo0), where hi:lo are the 64-bit products of
     c0 and c2 with their multipliers. With a = M - 2**32 the product c M is c a + c 2**32: its low word is that of c a,
     its high word is (c a >> 32) + c.
     """
-    lanes, device = seed_L.shape[0], seed_L.device
-    step_L = step.view(-1) if isinstance(step, Tensor) else torch.full((1,), step, dtype=torch.int64, device=device)
-    step_L = step_L.expand(lanes).unsqueeze(-1)
-    total = sum(blocks)
-    index_Q = torch.cat([torch.arange(count, device=device) for count in blocks])
-    stream_Q = torch.cat(
-        [
-            torch.full((count,), int(stream), dtype=torch.int64, device=device)
-            for stream, count in zip(streams, blocks, strict=True)
-        ]
-    )
     if seed_L.is_cuda:
-        return _by_word(seed_L.unsqueeze(-1), step_L, index_Q, stream_Q)
+        from trainer.kernels.philox import philox_words
+
+        return philox_words(seed_L, step_L, streams, blocks)
+    device, shape = seed_L.device, (len(seed_L), sum(blocks))
+    indices = [torch.arange(count, device=device) for count in blocks]
+    index_Q = torch.cat(indices)
+    stream_Q = torch.cat([torch.full_like(part, s) for part, s in zip(indices, streams, strict=True)])
+    step_L1 = step_L.unsqueeze(-1)
     multiplier_2 = _pair(_MULTIPLIER, device)
     turn_R = torch.arange(_ROUNDS, device=device).view(-1, 1, 1, 1)
     key_2L = torch.stack((seed_L & _MASK, seed_L >> 32)).unsqueeze(-1)
     key_R2L = (key_2L + _pair(_WEYL, device) * turn_R) & _MASK
-    even = torch.stack((index_Q.expand(lanes, total), (step_L & _MASK).expand(lanes, total)))
-    odd = torch.stack((stream_Q.expand(lanes, total), (step_L >> 32).expand(lanes, total)))
+    even = torch.stack((index_Q.expand(shape), (step_L1 & _MASK).expand(shape)))
+    odd = torch.stack((stream_Q.expand(shape), (step_L1 >> 32).expand(shape)))
     for key_2L in key_R2L.unbind():
         product = even * multiplier_2
         high = (product >> 32).add_(even)
         even = high.flip(0).bitwise_xor_(odd).bitwise_xor_(key_2L)
         odd = product.bitwise_and_(_MASK).flip(0)
-    return even, odd
-
-
-def _by_word(seed_L1: Tensor, step_L1: Tensor, index_Q: Tensor, stream_Q: Tensor) -> tuple[Tensor, Tensor]:
-    """The same bits word by word: more operations, of which a compiler makes one kernel."""
-    word0, word1 = index_Q.expand(len(seed_L1), -1), stream_Q.unsqueeze(0)
-    word2, word3 = step_L1 & _MASK, step_L1 >> 32
-    for turn in range(_ROUNDS):
-        product0, product1 = word0 * _MULTIPLIER[0], word2 * _MULTIPLIER[1]
-        high0, high1 = (product0 >> 32) + word0, (product1 >> 32) + word2
-        word0 = high1 ^ word1 ^ (((seed_L1 & _MASK) + _WEYL[0] * turn) & _MASK)
-        word2 = high0 ^ word3 ^ (((seed_L1 >> 32) + _WEYL[1] * turn) & _MASK)
-        word1, word3 = product1 & _MASK, product0 & _MASK
-    return torch.stack((word0, word2)), torch.stack((word1, word3))
+    return torch.stack((even[0], odd[0], even[1], odd[1]), dim=-1).flatten(1)
 
 
 def _pair(values: tuple[int, int], device: torch.device) -> Tensor:

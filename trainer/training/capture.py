@@ -28,7 +28,7 @@ from trainer.market.market import Market
 from trainer.training.collect import Collected, Setting, store_, trade
 from trainer.training.compiled import compile_for
 from trainer.training.lane_state import LaneState, policy_of
-from trainer.training.learn import Learned, improve_, store_priorities_
+from trainer.training.learn import Learned, Narrow, improve_, store_priorities_
 from trainer.training.rehearsal import undone
 
 A = TypeVar("A")
@@ -66,7 +66,7 @@ class Work:
     market: Market
     session_start_S: Tensor
     state: LaneState
-    acting_LD: Tensor  # parameters as the epoch began, in the precision of the computation
+    narrow: Narrow
     loss_L: Tensor  # float64, sum over the epoch's learn steps
 
 
@@ -126,10 +126,10 @@ class Parts:
         return result
 
     def _trade(self, work: Work) -> Collected:
-        return trade(self._over(work), work.state, layout(self.setting.shape).views(work.acting_LD))
+        return trade(self._over(work), work.state, layout(self.setting.shape).views(work.narrow.online_LD))
 
     def _improve(self, work: Work) -> Learned:
-        return improve_(self._over(work), work.state)
+        return improve_(self._over(work), work.state, work.narrow)
 
     def _bar(self, play: Play) -> Played:
         window, policy = self.setting.training.window, self.setting.policy(play.policy)
@@ -158,7 +158,7 @@ class Steps:
             market=setting.market,
             session_start_S=setting.session_start_S,
             state=state,
-            acting_LD=state.params_LD.to(setting.dtype, copy=True),
+            narrow=Narrow.of(setting, state),
             loss_L=torch.zeros(len(state.params_LD), dtype=torch.float64, device=state.params_LD.device),
         )
         self._pool = torch.cuda.graph_pool_handle() if capture else None
@@ -173,13 +173,14 @@ class Steps:
     def collect(self, steps: int) -> None:
         """Advance all episodes by ``steps`` bars."""
         collect = self._ready("collect", self.parts.collect_, self._work)
-        self._work.acting_LD.copy_(self.state.params_LD)
+        self._refresh()
         for _ in range(steps):
             collect()
 
     def learn(self, steps: int) -> Tensor:
         """Take ``steps`` gradient steps; returns the mean loss of each row, ``[L]`` float64."""
         learn = self._ready("learn", self.parts.learn_, self._work)
+        self._refresh()
         self._work.loss_L.zero_()
         for _ in range(steps):
             learn()
@@ -197,6 +198,12 @@ class Steps:
         for _ in range(self._validation_steps):
             evaluate()
         return joined(play.happened_SLV, play.env_LV)
+
+    def _refresh(self) -> None:
+        """Follow masters that others may have written since: a lane joined."""
+        narrow = self._work.narrow
+        if narrow.online_LD.dtype != self.state.params_LD.dtype:
+            copy_(narrow, Narrow.of(self.parts.setting, self.state))
 
     def _ready(self, name: str, step: Callable[[A], None], argument: A) -> Callable[[], None]:
         """The step as it is run; compiled and captured when first asked for, which changes no tensor of the state."""

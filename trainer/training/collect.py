@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from trainer.agent import explore, popart
-from trainer.agent.distribution import expectation
-from trainer.agent.network import NetworkShape, Weights, forward
+from trainer.agent.network import NetworkShape, Weights, action_values
 from trainer.agent.popart import PopArt
 from trainer.env.observe import observe, portfolio_features
 from trainer.env.state import EnvState, episode_end, reset
@@ -72,7 +71,7 @@ def trade(setting: Setting, state: LaneState, weights: Weights) -> Collected:
     market, env, counters = setting.market, state.env, state.counters
     portfolio_LEP = portfolio_features(state.env_params, market, env)
     obs = observe(market, state.fold.normaliser, env.bar_LE, env.mirror_LE, portfolio_LEP, setting.training.window)
-    q_LEK = expectation(forward(setting.shape, weights, obs), state.support.atoms_LA)
+    q_LEK = action_values(setting.shape, weights, obs, state.support.atoms_LA)
     sigma_L = popart.sigma(state.popart, state.agent)
     action_LE4 = explore.collect(q_LEK, obs.hold_only, state.agent, sigma_L, counters.seed_L, counters.collect_L)
     step = env_step(state.env_params, market, env, action_LE4)

@@ -20,7 +20,7 @@ from trainer.lanes.ops import lane_norm
 from trainer.lanes.tree import flatten
 from trainer.training.collect import Setting
 from trainer.training.lane_state import LaneState
-from trainer.training.learn import draw, gradient, learn_step_
+from trainer.training.learn import Narrow, draw, gradient, learn_step_
 
 PREFIX = "gradient/"
 _MAY_BE_INFINITE = ("best.",)  # the best Sharpe so far is minus infinity before the first validation
@@ -31,7 +31,7 @@ def gradient_norms(setting: Setting, state: LaneState) -> dict[str, Tensor]:
 
     A stage is what a parameter's name says before its first dot, in the order in which an observation passes them.
     """
-    _, grad_LD = gradient(setting, state, draw(setting, state))
+    _, grad_LD = gradient(setting, state, Narrow.of(setting, state), draw(setting, state))
     squares: dict[str, Tensor] = {}
     for name, part in layout(setting.shape).views(grad_LD).items():
         stage = PREFIX + name.partition(".")[0]
@@ -85,7 +85,7 @@ def _of_step(setting: Setting, state: LaneState) -> Iterator[tuple[str, Tensor]]
     """What a learn step computes from a finite state, in its order."""
     drawn = draw(setting, state)
     yield from flatten(drawn).items()
-    out, grad_LD = gradient(setting, state, drawn)
+    out, grad_LD = gradient(setting, state, Narrow.of(setting, state), drawn)
     seen = (("loss", out.loss_L), ("C51 loss", out.c51_L), ("MSE loss", out.mse_L), ("priority", out.priority_LB))
     parts = layout(setting.shape).views(grad_LD).items()
     yield from chain(seen, ((f"gradient of {name}", part) for name, part in parts))

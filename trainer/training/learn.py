@@ -34,9 +34,22 @@ class Learned:
     priority_LB: Tensor
 
 
+@dataclass(frozen=True)
+class Narrow:
+    """The online and the target parameters, ``[L, D]``, in the precision of the computation."""
+
+    online_LD: Tensor
+    target_LD: Tensor
+
+    @staticmethod
+    def of(setting: Setting, state: LaneState) -> Narrow:
+        """Of the state as it is now: its own tensors where the computation has their precision."""
+        return Narrow(state.params_LD.to(setting.dtype), state.target_LD.to(setting.dtype))
+
+
 def learn_step_(setting: Setting, state: LaneState) -> Learned:
     """One gradient step; returns what it saw."""
-    seen = improve_(setting, state)
+    seen = improve_(setting, state, Narrow.of(setting, state))
     store_priorities_(state, seen)
     return seen
 
@@ -75,14 +88,15 @@ def draw(setting: Setting, state: LaneState) -> Drawn:
     )
 
 
-def gradient(setting: Setting, state: LaneState, drawn: Drawn) -> tuple[TdLoss, Tensor]:
-    """Loss of the drawn transitions and its gradient ``[L, D]``, not clipped; changes nothing."""
+def gradient(setting: Setting, state: LaneState, narrow: Narrow, drawn: Drawn) -> tuple[TdLoss, Tensor]:
+    """Loss of the drawn transitions and its gradient ``[L, D]`` in the precision of the computation, not clipped;
+    changes nothing."""
     plan = layout(setting.shape)
-    leaf_LD = state.params_LD.detach().requires_grad_()
+    leaf_LD = narrow.online_LD.detach().requires_grad_()
     out = td_loss(
         setting.shape,
-        plan.views(leaf_LD.to(setting.dtype)),
-        plan.views(state.target_LD.to(setting.dtype)),
+        plan.views(leaf_LD),
+        plan.views(narrow.target_LD),
         drawn.obs,
         drawn.next_obs,
         drawn.batch,
@@ -96,13 +110,14 @@ def gradient(setting: Setting, state: LaneState, drawn: Drawn) -> tuple[TdLoss, 
     return out, grad_LD
 
 
-def improve_(setting: Setting, state: LaneState) -> Learned:
-    """All of a learn step but the priorities, which are left as they were drawn from."""
+def improve_(setting: Setting, state: LaneState, narrow: Narrow) -> Learned:
+    """All of a learn step but the priorities, which are left as they were drawn from; ``narrow`` follows the state."""
     agent, counters = state.agent, state.counters
     drawn = draw(setting, state)
-    out, grad_LD = gradient(setting, state, drawn)
+    out, grad_LD = gradient(setting, state, narrow, drawn)
     batch = drawn.batch
     with torch.no_grad():
+        grad_LD = grad_LD.float()
         norm_L = clip_(grad_LD, agent.clip_norm_L)
         adam_step_(
             state.params_LD,
@@ -114,6 +129,10 @@ def improve_(setting: Setting, state: LaneState) -> Learned:
             agent.adam_epsilon_L,
         )
         soft_update_(state.target_LD, state.params_LD, agent.tau_L)
+        if (
+            narrow.online_LD.dtype != state.params_LD.dtype
+        ):  # in the optimizer's own pass, while the masters are at hand
+            copy_(narrow, Narrow.of(setting, state))
         values = out.values
         sigma_L = popart.sigma(state.popart, agent)
         reward_L = lane_mean(batch.return_LB)

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
 
 from trainer.agent.branches import ACTIONS, chosen
+from trainer.agent.distribution import expectation, moments
 from trainer.agent.losses import value_loss
+from trainer.agent.network import (
+    NetworkShape,
+    _eager_chosen,
+    _fused_chosen,
+    _fused_moments,
+    duelling,
+    forward,
+    initialise,
+    layout,
+)
 from trainer.agent.projection import bellman, overflow, project
 from trainer.env.actions import BRANCHES
+from trainer.lanes.random import words
 
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = [] if interpreted else [pytest.mark.cuda]
 DEVICE = "cpu" if interpreted else "cuda"
+HALF = torch.float32 if interpreted else torch.bfloat16  # the interpreter's products know no bfloat16
 SHAPES = (
     [(2, 64, 52), (1, 64, 12), (3, 128, 51)] if interpreted else [(3, 128, 52), (1, 64, 12), (5, 512, 51), (2, 64, 200)]
 )
@@ -104,3 +118,107 @@ def test_losses_of_chosen_actions_and_their_gradient(lanes: int, rows: int, coun
     torch.testing.assert_close(
         (0.7 * entropy + 0.3 * 0.5 * (error / 1.3) ** 2).sum(-1), twin.loss_LB, atol=1e-4, rtol=1e-4
     )
+
+
+def shape_of(hidden: int, blocks: int, atoms: int, portfolio: int = 7) -> NetworkShape:
+    return NetworkShape(
+        features=12, portfolio=portfolio, window=1, flow=(), hidden=hidden, blocks=blocks, atoms=atoms,
+        bottleneck_dim=9, flow_dim=4, temporal="flat", attention_heads=1, attention_dim=8,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Seen:
+    features: Tensor
+    portfolio: Tensor
+    hold_only: Tensor
+
+
+HEADS = (
+    [(2, 64, 64, 1, 12), (1, 128, 64, 2, 21)]
+    if interpreted
+    else [(3, 128, 64, 2, 52), (2, 64, 128, 1, 51), (5, 512, 256, 2, 52), (1, 64, 256, 3, 101), (2, 192, 256, 0, 12)]
+)
+
+
+def network(lanes: int, rows: int, hidden: int, blocks: int, atoms: int) -> tuple[NetworkShape, Tensor, Seen, Tensor]:
+    shape = shape_of(hidden, blocks, atoms)
+    flat = initialise(shape, torch.arange(lanes) + 1, torch.device("cpu")).to(DEVICE)
+    flat = flat + 0.05 * draw(*flat.shape, seed=5)  # biases and gains of no special value
+    obs = Seen(
+        draw(lanes, rows, 1, shape.features, seed=6),
+        draw(lanes, rows, shape.portfolio, seed=7),
+        torch.zeros(lanes, rows, dtype=torch.bool, device=DEVICE),
+    )
+    return shape, flat, obs, uneven_atoms(lanes, atoms)
+
+
+def error(ours: Tensor, exact: Tensor) -> float:
+    return float((ours.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize(("lanes", "rows", "hidden", "blocks", "atoms"), HEADS)
+def test_values_of_all_actions(lanes: int, rows: int, hidden: int, blocks: int, atoms: int) -> None:
+    shape, flat, obs, atoms_LA = network(lanes, rows, hidden, blocks, atoms)
+    weights = layout(shape).views(flat.to(HALF))
+    exact = expectation(forward(shape, layout(shape).views(flat.double()), obs), atoms_LA.double())
+    twin = expectation(forward(shape, weights, obs), atoms_LA)
+    ours, square = _fused_moments(shape, weights, obs, atoms_LA)
+    assert error(ours, exact) < max(1.5 * error(twin, exact), 5e-3)
+    deviation = (square - ours * ours).clamp(min=0.0).sqrt()
+    assert error(deviation, moments(forward(shape, weights, obs), atoms_LA)[1].double()) < 1e-2
+
+
+@pytest.mark.parametrize(("lanes", "rows", "hidden", "blocks", "atoms"), HEADS)
+def test_chosen_logits(lanes: int, rows: int, hidden: int, blocks: int, atoms: int) -> None:
+    """Beside float64: no further away than the eager twin of the same precision."""
+    shape, flat, obs, _ = network(lanes, rows, hidden, blocks, atoms)
+    action, weights = actions(lanes, rows), layout(shape).views(flat.to(HALF))
+    exact = _eager_chosen(shape, layout(shape).views(flat.double()), obs, action)
+    twin, ours = (made(shape, weights, obs, action) for made in (_eager_chosen, _fused_chosen))
+    assert error(ours, exact) < max(1.5 * error(twin, exact), 5e-3)
+
+
+def test_rows_and_lanes_of_the_heads_do_not_touch_each_other() -> None:
+    shape, flat, obs, _ = network(3, 128, 64, 2, 12)
+    action, weights = actions(3, 128), layout(shape).views(flat.to(HALF))
+    clean = _fused_chosen(shape, weights, obs, action)
+    obs.portfolio[1, 70] = float("nan")
+    sick = _fused_chosen(shape, weights, obs, action)
+    assert sick[1, 70].isnan().all()
+    sick[1, 70] = clean[1, 70]
+    assert torch.equal(sick, clean)
+
+
+@pytest.mark.parametrize(("lanes", "rows", "atoms"), [(2, 65, 12), (3, 257, 52), (1, 129, 51)])
+def test_duelling_streams_are_combined_and_their_gradient_taken_apart(lanes: int, rows: int, atoms: int) -> None:
+    from trainer.kernels.duelling import combine
+
+    both = draw(lanes, rows * 14 * atoms + 64)  # the streams lie in one buffer, as in the network's
+    weights = {
+        "head.value": both[:, : rows * atoms].view(lanes, rows, atoms).requires_grad_(),
+        "head.advantage": both[:, rows * atoms : rows * 14 * atoms].view(lanes, rows, ACTIONS, atoms).requires_grad_(),
+    }
+    exact = {name: weight.detach().cpu().double().requires_grad_() for name, weight in weights.items()}
+    made, expected = combine(*weights.values()), duelling(exact)
+    width = ACTIONS * atoms
+    torch.testing.assert_close(made[..., :width].double().cpu(), expected[..., :width], atol=1e-6, rtol=1e-6)
+    assert not made[..., width:].any()
+    pull = draw(*made.shape, seed=1)
+    ours = torch.autograd.grad((made * pull).sum(), list(weights.values()))
+    theirs = torch.autograd.grad((expected[..., :width] * pull.double().cpu()[..., :width]).sum(), list(exact.values()))
+    for grad, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(grad.double().cpu(), other, atol=1e-5, rtol=1e-5)
+
+
+def test_random_words_have_the_bits_of_the_cpu() -> None:
+    from trainer.kernels.philox import philox_words
+
+    seed_L = torch.tensor([1, 2**62 + 12345, 7])
+    step_L = torch.tensor([0, 5, 2**40 + 3])
+    for wanted in ([(0, 3)], [(3, 512), (4, 1024), (5, 640)], [(1, 4), (2, 4), (6, 8), (7, 1000)]):
+        blocks = [-(-count // 4) for _, count in wanted]
+        made = philox_words(seed_L.to(DEVICE), step_L.to(DEVICE), [stream for stream, _ in wanted], blocks).cpu()
+        parts = made.split([4 * block for block in blocks], dim=1)
+        for part, expected, (_, count) in zip(parts, words(seed_L, step_L, wanted), wanted, strict=True):
+            assert torch.equal(part[:, :count], expected)

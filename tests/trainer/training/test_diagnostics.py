@@ -17,7 +17,7 @@ from trainer.training import diagnostics
 from trainer.training.diagnostics import first_not_finite, gradient_norms
 from trainer.training.group import LaneGroup
 from trainer.training.lane_state import LaneState
-from trainer.training.learn import draw, gradient
+from trainer.training.learn import Narrow, draw, gradient
 from trainer.training.prepare import Prepared
 
 from .conftest import CPU, tiny
@@ -39,7 +39,8 @@ def assert_same_bits(one: LaneState, other: LaneState) -> None:
 def test_the_norms_by_stage_make_up_the_gradients_norm(prepared: Prepared) -> None:
     group = group_of(prepared, tiny())
     norms = gradient_norms(group.setting, group.state)
-    _, grad_LD = gradient(group.setting, group.state, draw(group.setting, group.state))
+    setting, state = group.setting, group.state
+    _, grad_LD = gradient(setting, state, Narrow.of(setting, state), draw(setting, state))
     assert set(norms) == {f"gradient/{name.partition('.')[0]}" for name in layout(group.setting.shape).names}
     assert len(norms) >= 4
     whole_L = sum((norm_L.square() for norm_L in norms.values()), torch.zeros(3, dtype=torch.float64)).sqrt()
