@@ -68,6 +68,34 @@ class BacktestMetrics:
     flag: Flag
 
 
+@dataclass(frozen=True)
+class Summary:
+    """All that the metrics need of one lane's backtest; in whichever way it was summed up."""
+
+    capital: float
+    finite: bool  # whether the equity is, throughout
+    profit: float  # money
+    max_drawdown: float  # money
+    max_drawdown_share: float
+    sessions: int
+    session_mean: (
+        float  # return of a session; its sample deviation and the root mean square of its negative ones follow
+    )
+    session_deviation: float
+    session_downside: float
+    session_skew: float
+    session_kurtosis: float  # 3 for a normal
+    sessions_vary: bool
+    bars: int
+    bar_sharpe: float  # 0 where bars do not vary
+    bars_held: int
+    notional: float
+    wins: int
+    losses: int
+    win_sum: float
+    loss_sum: float
+
+
 def backtest_metrics(
     path: BacktestPath, *, sessions_per_year: float, min_trades: int, benchmark_sharpe: float = 0.0
 ) -> BacktestMetrics:
@@ -79,34 +107,76 @@ def backtest_metrics(
         min_trades: fewer closed trades give ratios of 0 and :attr:`Flag.FEW_TRADES`.
         benchmark_sharpe: annualised; what ``probabilistic_sharpe`` is held against.
     """
-    if not np.isfinite(path.equity_M).all():
+    return metrics_of(
+        summarise(path),
+        sessions_per_year=sessions_per_year,
+        min_trades=min_trades,
+        benchmark_sharpe=benchmark_sharpe,
+    )
+
+
+def metrics_of(
+    seen: Summary, *, sessions_per_year: float, min_trades: int, benchmark_sharpe: float = 0.0
+) -> BacktestMetrics:
+    """:func:`backtest_metrics` of a path that was summed up."""
+    trades = seen.wins + seen.losses
+    flag = _flag(seen, trades, min_trades)
+    annual_return = seen.session_mean * sessions_per_year
+    year = math.sqrt(sessions_per_year)
+    sharpe = seen.session_mean / seen.session_deviation if seen.sessions_vary else 0.0
+    counts = flag is Flag.OK
+    return BacktestMetrics(
+        sharpe=sharpe * year if counts else 0.0,
+        raw_sharpe=seen.bar_sharpe if counts else 0.0,
+        probabilistic_sharpe=_probability(seen, sharpe, benchmark_sharpe / year) if counts else 0.0,
+        sortino=_ratio(seen.session_mean, seen.session_downside) * year if counts else 0.0,
+        calmar=_ratio(annual_return, seen.max_drawdown_share) if counts else 0.0,
+        profit=seen.profit,
+        annual_return=annual_return,
+        max_drawdown=seen.max_drawdown,
+        max_drawdown_share=seen.max_drawdown_share,
+        trades=trades,
+        win_rate=_ratio(seen.wins, trades),
+        profit_factor=_profit_factor(seen.win_sum, seen.loss_sum),
+        average_holding=_ratio(float(seen.bars_held), trades),
+        exposure=seen.bars_held / seen.bars,
+        turnover=seen.notional / seen.capital / seen.sessions,
+        sessions=seen.sessions,
+        flag=flag,
+    )
+
+
+def summarise(path: BacktestPath) -> Summary:
+    """One lane on the host, in one fixed order."""
+    finite = bool(np.isfinite(path.equity_M).all())
+    if not finite:
         path = replace(path, equity_M=np.full_like(path.equity_M, np.nan))
     equity_M = np.concatenate([[path.start_equity], path.equity_M])
     returns_S = session_returns(path)
-    trades = path.wins + path.losses
-    flag = _flag(equity_M, returns_S, trades, min_trades)
     drawdown, drawdown_share = max_drawdown(equity_M)
-    annual_return = float(np.mean(returns_S)) * sessions_per_year
-    year = math.sqrt(sessions_per_year)
-    counts = flag is Flag.OK
-    return BacktestMetrics(
-        sharpe=sharpe_ratio(returns_S) * year if counts else 0.0,
-        raw_sharpe=sharpe_ratio(np.diff(equity_M) / path.capital) if counts else 0.0,
-        probabilistic_sharpe=probabilistic_sharpe(returns_S, benchmark_sharpe / year) if counts else 0.0,
-        sortino=sortino_ratio(returns_S) * year if counts else 0.0,
-        calmar=_ratio(annual_return, drawdown_share) if counts else 0.0,
+    vary = not _constant(returns_S)
+    skew, kurtosis = _shape(returns_S) if vary else (0.0, 3.0)
+    return Summary(
+        capital=path.capital,
+        finite=finite,
         profit=float(equity_M[-1] - path.start_equity),
-        annual_return=annual_return,
         max_drawdown=drawdown,
         max_drawdown_share=drawdown_share,
-        trades=trades,
-        win_rate=_ratio(path.wins, trades),
-        profit_factor=_profit_factor(path.win_sum, path.loss_sum),
-        average_holding=_ratio(float(np.sum(path.held_M != 0.0)), trades),
-        exposure=float(np.mean(path.held_M != 0.0)),
-        turnover=float(np.sum(path.notional_M)) / path.capital / len(returns_S),
         sessions=len(returns_S),
-        flag=flag,
+        session_mean=float(np.mean(returns_S)),
+        session_deviation=float(np.std(returns_S, ddof=1)) if vary else 0.0,
+        session_downside=float(np.sqrt(np.mean(np.minimum(returns_S, 0.0) ** 2))),
+        session_skew=skew,
+        session_kurtosis=kurtosis,
+        sessions_vary=vary,
+        bars=len(path.equity_M),
+        bar_sharpe=sharpe_ratio(np.diff(equity_M) / path.capital),
+        bars_held=int(np.sum(path.held_M != 0.0)),
+        notional=float(np.sum(path.notional_M)),
+        wins=path.wins,
+        losses=path.losses,
+        win_sum=path.win_sum,
+        loss_sum=path.loss_sum,
     )
 
 
@@ -122,11 +192,6 @@ def sharpe_ratio(returns: Floats) -> float:
     return 0.0 if _constant(returns) else float(np.mean(returns) / np.std(returns, ddof=1))
 
 
-def sortino_ratio(returns: Floats) -> float:
-    """Mean over the root mean square of the negative returns (all n counted), per period; 0 where none is negative."""
-    return _ratio(float(np.mean(returns)), float(np.sqrt(np.mean(np.minimum(returns, 0.0) ** 2))))
-
-
 def probabilistic_sharpe(returns: Floats, benchmark: float) -> float:
     """Probability that the true Sharpe per period exceeds ``benchmark``; 0.5 where the returns do not vary.
 
@@ -134,14 +199,9 @@ def probabilistic_sharpe(returns: Floats, benchmark: float) -> float:
     """
     if _constant(returns):
         return 0.5
-    deviation = returns - np.mean(returns)
-    variance = np.mean(deviation**2)
+    skew, kurtosis = _shape(returns)
     return probabilistic_sharpe_of_moments(
-        sharpe=sharpe_ratio(returns),
-        benchmark=benchmark,
-        observations=len(returns),
-        skew=float(np.mean(deviation**3) / variance**1.5),
-        kurtosis=float(np.mean(deviation**4) / variance**2),
+        sharpe=sharpe_ratio(returns), benchmark=benchmark, observations=len(returns), skew=skew, kurtosis=kurtosis
     )
 
 
@@ -167,12 +227,29 @@ def max_drawdown(equity_M: Floats) -> tuple[float, float]:
     return float(np.max(fall_M)), float(np.max(share_M))
 
 
-def _flag(equity_M: Floats, returns_S: Floats, trades: int, min_trades: int) -> Flag:
-    if np.isnan(equity_M).any():
+def _flag(seen: Summary, trades: int, min_trades: int) -> Flag:
+    if not seen.finite:
         return Flag.NOT_FINITE
     if trades < min_trades:
         return Flag.FEW_TRADES
-    return Flag.NO_VARIANCE if _constant(returns_S) else Flag.OK
+    return Flag.OK if seen.sessions_vary else Flag.NO_VARIANCE
+
+
+def _probability(seen: Summary, sharpe: float, benchmark: float) -> float:
+    return probabilistic_sharpe_of_moments(
+        sharpe=sharpe,
+        benchmark=benchmark,
+        observations=seen.sessions,
+        skew=seen.session_skew,
+        kurtosis=seen.session_kurtosis,
+    )
+
+
+def _shape(returns: Floats) -> tuple[float, float]:
+    """Skew and kurtosis, of the population."""
+    deviation = returns - np.mean(returns)
+    variance = np.mean(deviation**2)
+    return float(np.mean(deviation**3) / variance**1.5), float(np.mean(deviation**4) / variance**2)
 
 
 def _constant(returns: Floats) -> bool:

@@ -19,14 +19,15 @@ from trainer.agent.explore import epsilon
 from trainer.config import TrialConfig
 from trainer.errors import UserError
 from trainer.evaluation.backtest import Rollout, lanes_of, paths, rollout
-from trainer.evaluation.metrics import BacktestPath, backtest_metrics
+from trainer.evaluation.lane_summary import lane_summaries
+from trainer.evaluation.metrics import BacktestMetrics, Summary, metrics_of, summarise
 from trainer.lanes.tree import concat, map_tensors, put_, take
 from trainer.training.capture import Parts, Steps, capacity_of, matmul_precision
 from trainer.training.collect import Setting
 from trainer.training.diagnostics import gradient_norms, learn_watched
 from trainer.training.lane_state import LaneState, network_shape, new_lanes, policy_of, slots_of
 from trainer.training.prepare import Prepared
-from trainer.training.report import FoldReport, TrialReport, Validation
+from trainer.training.report import FoldReport, TrialReport
 
 
 @dataclass(frozen=True)
@@ -174,34 +175,31 @@ class LaneGroup:
                 self.setting.policy(policy_of(state)),
             )
 
-    def _validated(self, residents: Sequence[Resident]) -> dict[int, Validation]:
-        """Greedy backtests of these trials' lanes on their validation ranges, by row; captured steps where they exist.
-
-        Health is frozen.
-        """
+    def _validated(self, residents: Sequence[Resident]) -> dict[int, BacktestMetrics]:
+        """Greedy backtests of these trials' lanes on their validation ranges, by row; health is frozen."""
         config_of = {row: resident.config for resident in residents for row in resident.lanes}
         if not config_of:
             return {}
         rows = list(config_of)  # trials need not lie in the order in which they came
+        return {
+            row: metrics_of(
+                seen,
+                sessions_per_year=self.prepared.instrument.sessions_per_year,
+                min_trades=config_of[row].evaluation.min_trades,
+                benchmark_sharpe=config_of[row].evaluation.benchmark_sharpe,
+            )
+            for row, seen in zip(rows, self._backtests(rows), strict=True)
+        }
+
+    def _backtests(self, rows: Sequence[int]) -> list[Summary]:
+        """Of these rows: by captured steps, summed up on the device, or eagerly and on the host."""
         index_K = self._rows(rows)
         if self._steps is not None and self._steps.captured:
             run, params = lanes_of(self._steps.rollout(), index_K), take(self.state.env_params, index_K)
-        else:
-            state = self.state if rows == list(range(self.capacity)) else take(self.state, index_K)
-            run, params = self.greedy_rollout(state), state.env_params
-        return {
-            row: self._validation(path, config_of[row])
-            for row, path in zip(rows, paths(params, self.prepared.table.session_N, run), strict=True)
-        }
-
-    def _validation(self, path: BacktestPath, config: TrialConfig) -> Validation:
-        metrics = backtest_metrics(
-            path,
-            sessions_per_year=self.prepared.instrument.sessions_per_year,
-            min_trades=config.evaluation.min_trades,
-            benchmark_sharpe=config.evaluation.benchmark_sharpe,
-        )
-        return Validation(metrics, path)
+            return lane_summaries(run, params.capital_L, self.prepared.market.session_N)
+        state = self.state if list(rows) == list(range(self.capacity)) else take(self.state, index_K)
+        run = self.greedy_rollout(state)
+        return [summarise(path) for path in paths(state.env_params, self.prepared.table.session_N, run)]
 
     def _check(self, config: TrialConfig) -> None:
         if config.static_signature() != self.signature:
@@ -278,11 +276,11 @@ class LaneGroup:
         warm = support.warm(part.agent, self.setting.shape.atoms, reward_LN)
         put_(state.support, self._rows(rows), warm)
 
-    def _keep_best_(self, state: LaneState, validations: dict[int, Validation]) -> None:
+    def _keep_best_(self, state: LaneState, validations: dict[int, BacktestMetrics]) -> None:
         best = state.best
         sharpe_L = best.sharpe_L.clone()
         for row, validation in validations.items():
-            sharpe_L[row] = max(validation.metrics.sharpe, float(sharpe_L[row]))
+            sharpe_L[row] = max(validation.sharpe, float(sharpe_L[row]))
         better_L = sharpe_L > best.sharpe_L
         map_tensors(
             lambda kept, new: kept.copy_(torch.where(better_L.view(-1, *(1 for _ in kept.shape[1:])), new, kept)),
@@ -319,8 +317,8 @@ class LaneGroup:
         self,
         resident: Resident,
         table: dict[str, list[float]],
-        validations: dict[int, Validation],
-        untrained: dict[int, Validation],
+        validations: dict[int, BacktestMetrics],
+        untrained: dict[int, BacktestMetrics],
         seconds: dict[str, float],
     ) -> TrialReport:
         folds = tuple(
@@ -331,7 +329,7 @@ class LaneGroup:
             )
             for fold, row in zip(resident.folds, resident.lanes, strict=True)
         )
-        before = tuple(untrained[row].metrics.sharpe for row in resident.lanes if row in untrained)
+        before = tuple(untrained[row].sharpe for row in resident.lanes if row in untrained)
         return TrialReport(resident.trial_id, resident.epoch, folds, dict(seconds), self.capacity, before)
 
     @contextmanager

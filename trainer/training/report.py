@@ -7,27 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-from trainer.evaluation.metrics import BacktestMetrics, BacktestPath
+from trainer.evaluation.metrics import BacktestMetrics
 
 MECHANICAL_GAP = 1e-3
 """Q-gap, in deviations of reward, below which a network counts as indifferent between its actions."""
 
 
 @dataclass(frozen=True)
-class Validation:
-    """One fold's backtest on its validation range."""
-
-    metrics: BacktestMetrics
-    path: BacktestPath
-
-
-@dataclass(frozen=True)
 class FoldReport:
-    """One lane after an epoch: training numbers by name, and the validation where this epoch had one."""
+    """One lane after an epoch: training numbers by name, and the backtest on its validation range where it had one."""
 
     fold: int
     training: Mapping[str, float]
-    validation: Validation | None
+    validation: BacktestMetrics | None
 
     @property
     def failed(self) -> str | None:
@@ -41,13 +33,13 @@ class FoldReport:
         if self.validation is None:
             return False
         indifferent = self.training["q_gap"] < MECHANICAL_GAP * self.training["sigma"]
-        return indifferent and self.validation.metrics.sharpe != 0.0
+        return indifferent and self.validation.sharpe != 0.0
 
     def numbers(self) -> dict[str, float]:
         """Everything as ``name -> value``."""
         values = dict(self.training)
         if self.validation is not None:
-            metrics = self.validation.metrics
+            metrics = self.validation
             values |= {
                 "val_sharpe": metrics.sharpe,
                 "val_raw_sharpe": metrics.raw_sharpe,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
+from trainer.evaluation.metrics import BacktestMetrics
 from trainer.lanes.tree import build, flatten, map_tensors, names_of
 from trainer.training.capture import LADDER, Parts, Steps, _static_values, capacity_of, matmul_precision
 from trainer.training.group import LaneGroup
@@ -33,6 +34,27 @@ def test_steps_on_the_cpu_backtest_like_the_eager_rollout(prepared: Prepared) ->
     group.advance()
     run = Steps(Parts(group.setting), group.state, group.validation_steps, capture=False).rollout()
     assert_equal(run, group.greedy_rollout(group.state))
+
+
+def test_captured_steps_are_summed_up_to_what_eager_ones_are(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def validations(*, captured: bool) -> list[BacktestMetrics | None]:
+        monkeypatch.setattr(Steps, "captured", captured)
+        group = LaneGroup(tiny(), prepared, CPU)
+        group.admit("a", tiny())
+        group.admit("b", tiny(seed=2), folds=[1])
+        group.advance()
+        return [fold.validation for report in group.advance() for fold in report.folds]
+
+    ours, theirs = validations(captured=True), validations(captured=False)
+    assert len(ours) == 4
+    for one, other in zip(ours, theirs, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.flag == other.flag
+        numbers = [[value for name, value in asdict(each).items() if name != "flag"] for each in (one, other)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-9, abs=1e-12)
 
 
 def test_what_is_compiled_can_be_put_together_from_the_type_of_its_result(prepared: Prepared) -> None:

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from trainer.config import TrialConfig
+from trainer.evaluation.backtest import paths
 from trainer.evaluation.metrics import session_returns
 from trainer.training.group import LaneGroup
 from trainer.training.prepare import prepare
@@ -66,10 +67,9 @@ def mean_session_return(trial: TrialConfig) -> float:
     group = LaneGroup(trial, prepare(trial, CPU), CPU)
     group.admit("trial", trial)
     for _ in range(trial.training.epochs):
-        (report,) = group.advance()
-    validation = report.folds[0].validation
-    assert validation is not None
-    return float(np.mean(session_returns(validation.path)))
+        group.advance()
+    (path, *_) = paths(group.state.env_params, group.prepared.table.session_N, group.greedy_rollout(group.state))
+    return float(np.mean(session_returns(path)))
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from trainer.evaluation.metrics import BacktestPath, backtest_metrics
-from trainer.training.report import FoldReport, TrialReport, Validation, fold_score, trial_score
+from trainer.evaluation.metrics import BacktestMetrics, BacktestPath, backtest_metrics
+from trainer.training.report import FoldReport, TrialReport, fold_score, trial_score
 
 
-def validation(returns: list[float]) -> Validation:
+def validation(returns: list[float]) -> BacktestMetrics:
     """A backtest of one session per return on a capital of 100."""
     steps = np.asarray(returns) * 100.0
     path = BacktestPath(
@@ -27,7 +27,7 @@ def validation(returns: list[float]) -> Validation:
         win_sum=3.0,
         loss_sum=1.0,
     )
-    return Validation(backtest_metrics(path, sessions_per_year=252.0, min_trades=0), path)
+    return backtest_metrics(path, sessions_per_year=252.0, min_trades=0)
 
 
 def fold(q_gap: float, returns: list[float] | None = None, **training: float) -> FoldReport:
