@@ -1,8 +1,9 @@
 """Which trial trains where: the pool's decisions as a plain object, without Ray, clocks or threads.
 
 Trials wait in the order in which they came; one that lost its trainer goes back to its old place. A trainer's offer is
-filled with trials of the signatures it holds, then with others, up to its fair share of all live lanes. Whatever a
-trainer tells of an attempt that is not the trial's present one is ignored: a trainer given up for dead does no harm.
+filled with trials of the signatures it holds, then with others, up to its fair share of all live lanes. When none wait,
+the fullest trainer gives trials back for one that has far less to do. Whatever a trainer tells of an attempt that is
+not the trial's present one is ignored: a trainer given up for dead does no harm.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from trainer.errors import UserError
 
 Phase = Literal["waiting", "training", "ended"]
 
+UNEVEN = 3
+"""A trainer with so many times the lanes of another gives trials back for it when none wait."""
+
 
 @dataclass
 class Entry:
@@ -34,6 +38,7 @@ class Entry:
     attempt: int = 0
     epoch: int = 0
     losses: int = 0
+    moved: bool = False  # was given back for another trainer: once is enough
     passed: int = 0  # rung past which its client asked for more
     reports: list[RungReport] = field(default_factory=list)  # rungs in order, then the one that ends it
 
@@ -144,8 +149,9 @@ class PoolState:
             return Orders(stop=tuple(stops), leave=True)
         chosen = self._choose(trainer_id, news.offer, sum(stops.values()), trainers)
         passed = {entry.request.trial_id: entry.passed for entry in self._of(trainer_id) if entry.passed}
+        given = () if chosen else self._give_back(trainer_id)
         admissions = tuple(self._admit(trainer_id, entry) for entry in chosen)
-        return Orders(admit=admissions, stop=tuple(stops), passed=passed)
+        return Orders(admit=admissions, stop=tuple(stops), give_back=given, passed=passed)
 
     def joined(self, trainer_id: str) -> None:
         """A trainer is there."""
@@ -253,11 +259,12 @@ class PoolState:
             in_group = group_lanes.get(signature, 0)
             if held >= share and held > 0:
                 break
+            if need == 0 and in_group > 0:
+                continue  # what a lane of it costs is not known yet, which says nothing about the room there is
             fits = (
                 lanes <= room
                 and need <= memory
                 and (signature in resident or len(resident) < self.config.groups)
-                and (need > 0 or signature not in group_lanes)
                 and in_group + lanes <= offer.lane_limit.get(signature, room + in_group)
             )
             if not fits and held > 0:
@@ -274,6 +281,23 @@ class PoolState:
         full = [name for name, trainer in self._trainers.items() if trainer.full and name != trainer_id]
         lanes = self.live_lanes() - sum(self._held(name) for name in full)
         return math.ceil(lanes / max(trainers - len(full), 1))
+
+    def _give_back(self, trainer_id: str) -> tuple[str, ...]:
+        """Trials of the fullest trainer that one with far less to do should train, so that both end at about a time."""
+        if any(entry.phase == "waiting" for entry in self.entries.values()):
+            return ()
+        held = {name: self._held(name) for name in self._trainers}
+        mine, least = held[trainer_id], min(held.values())
+        if mine < max(held.values()) or mine < UNEVEN * least:
+            return ()
+        movable = [e for e in self._of(trainer_id) if not e.moved and e.epoch + 1 < e.request.rungs[-1]]
+        surplus, given = (mine - least) // 2, []
+        for entry in sorted(movable, key=lambda e: e.epoch):  # those with the most left to do
+            if entry.lanes <= surplus:
+                surplus -= entry.lanes
+                entry.moved = True
+                given.append(entry.request.trial_id)
+        return tuple(given)
 
     def _admit(self, trainer_id: str, entry: Entry) -> Admission:
         self._attempts += 1

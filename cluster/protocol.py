@@ -56,10 +56,11 @@ class Admission:
 
 @dataclass(frozen=True)
 class Orders:
-    """What a trainer does at its next epoch boundary: stop, then admit; or checkpoint everything and leave."""
+    """What a trainer does at its next epoch boundary: stop, give back, admit; or checkpoint everything and leave."""
 
     admit: tuple[Admission, ...] = ()
     stop: tuple[str, ...] = ()
+    give_back: tuple[str, ...] = ()  # trials to checkpoint and return: another trainer has less to do
     passed: Mapping[str, int] = field(default_factory=dict)  # trial id -> rung past which its client asked for more
     leave: bool = False
 
@@ -81,7 +82,7 @@ class News:
 
     offer: Offer
     reports: tuple[tuple[int, RungReport], ...] = ()  # (attempt, report)
-    returned: tuple[tuple[int, str], ...] = ()  # (attempt, trial id): no room after all; to be queued again
+    returned: tuple[tuple[int, str], ...] = ()  # (attempt, trial id), to be queued again: no room, or given back
     epochs: Mapping[str, int] = field(default_factory=dict)  # trial id -> epochs finished, of the residents
     place: str = ""  # host and process, for people
     device: str = ""  # what it trains on, for people

@@ -44,20 +44,26 @@ class TrainerActor:
         self.loop = TrainerLoop(Path(sweep_dir), config, device, self._record, slots, label)
 
     def run(self, pool: Any) -> None:
-        """Train until the pool says to leave. One call to the pool is always under way, and nobody waits for it."""
+        """Train until the pool says to leave. One call to the pool is always under way.
+
+        Nobody waits for it but who has no work, or has just been given some: the answer says what else there is room
+        for, now that the cost of what came is known.
+        """
         import ray
 
         answer = pool.exchange.remote(self.name, self.loop.news())
+        admitted = False
         while True:
-            ready, _ = ray.wait([answer], timeout=None if self.loop.idle else 0)
+            ready, _ = ray.wait([answer], timeout=None if self.loop.idle or admitted else 0)
             if ready:
                 orders: Orders = ray.get(answer)
                 self.loop.obey(orders)
+                admitted = bool(orders.admit)
                 answer = pool.exchange.remote(self.name, self.loop.news())
                 if orders.leave:
                     ray.get(answer)
                     return
-            if not self.loop.idle:
+            if not self.loop.idle and not admitted:
                 self.loop.step()
 
     def _record(self, trial_id: str, epoch: int, numbers: Mapping[str, float], time_ms: int) -> None:

@@ -108,10 +108,13 @@ class TrainerLoop:
         return not self._trials
 
     def obey(self, orders: Orders) -> None:
-        """Stop, then admit; or, told to leave, checkpoint every trial and let go of it."""
+        """Stop, give back, then admit; or, told to leave, checkpoint every trial and let go of it."""
         for trial_id in orders.stop:
             if trial_id in self._trials:
                 self._evict(self._trials[trial_id])
+        for trial_id in orders.give_back:
+            if trial_id in self._trials:
+                self._give_back(self._trials[trial_id])
         for trial_id, epoch in orders.passed.items():
             if trial_id in self._trials:
                 self._trials[trial_id].passed = epoch
@@ -271,6 +274,11 @@ class TrainerLoop:
             self._evict(trial)
         del self._groups[group.signature]
         self.capacity.exceeded(group.signature, lanes)
+
+    def _give_back(self, trial: _Trial) -> None:
+        self._checkpoint(trial)
+        self._returned.append((trial.admission.attempt, trial.trial_id))
+        self._evict(trial)
 
     def _evict(self, trial: _Trial) -> None:
         trial.group.evict(trial.trial_id)

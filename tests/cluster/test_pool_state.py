@@ -89,6 +89,46 @@ def test_what_a_full_trainer_cannot_take_goes_to_the_others() -> None:
     assert len(ask(state, "b", trainers=2)) == 5
 
 
+def test_a_trainer_that_does_not_know_a_cost_yet_does_not_count_as_full() -> None:
+    state = pool(8, ("a", "b"))
+    assert ask(state, "a", offer=ROOM, trainers=2) == ["t0"]
+    assert len(ask(state, "b", trainers=2)) == 4
+    assert len(ask(state, "a", trainers=2)) == 3
+
+
+def give_back(state: PoolState, trainer: str) -> tuple[str, ...]:
+    return state.exchange(trainer, News(KNOWN), 2).give_back
+
+
+def test_the_fullest_trainer_gives_back_for_one_that_has_far_less_to_do_once_none_wait() -> None:
+    state = pool(6, ("a",))
+    assert len(ask(state, "a")) == 6
+    state.joined("b")
+    state.submit(request_of("last"))
+    assert give_back(state, "a") == ()  # the one that waits goes to b
+    assert ask(state, "b", trainers=2) == ["last"]
+    state.exchange("a", News(KNOWN, epochs={"t0": 2, "t1": 1}), 2)
+    given = ("t2", "t3")  # 18 and 3 lanes become 12 and 9; those with the most left to do go
+    assert {entry.request.trial_id for entry in state.entries.values() if entry.moved} == set(given)
+    returned = tuple((state.entries[trial_id].attempt, trial_id) for trial_id in given)
+    assert admitted(state.exchange("a", News(KNOWN, returned=returned), 2)) == []
+    assert ask(state, "b", trainers=2) == list(given)
+    assert give_back(state, "a") == give_back(state, "b") == ()
+
+
+def test_a_trial_is_not_moved_twice_nor_in_its_last_epoch_nor_when_it_is_alone() -> None:
+    state = pool(2, ("a",))
+    assert len(ask(state, "a")) == 2
+    state.joined("b")
+    assert state.exchange("a", News(KNOWN, epochs={"t0": 3, "t1": 3}), 2).give_back == ()
+    state.stop("t1")
+    assert give_back(state, "a") == ()
+    state.submit(request_of("t2"))
+    assert ask(state, "a") == ["t2"]
+    assert give_back(state, "a") == ("t2",)
+    assert give_back(state, "a") == ()
+
+
 def test_trials_of_a_resident_signature_come_before_older_ones_of_another() -> None:
     state = pool()
     state.submit(request_of("wide", **{"agent.hidden": 32}))

@@ -13,7 +13,7 @@ import torch
 
 from cluster.config import PoolConfig
 from cluster.pool_state import PoolState
-from cluster.protocol import Admission, Orders, RungReport, TrialRequest
+from cluster.protocol import Admission, Offer, Orders, RungReport, TrialRequest
 from cluster.trainer_loop import TrainerLoop
 from tests.trainer.training.conftest import CPU
 from trainer.training.group import LaneGroup
@@ -108,6 +108,22 @@ def test_the_score_at_a_rung_is_that_of_the_single_trial_command(link: Link) -> 
     for report, (last, before) in zip(link.reports("t0"), ((1, 0), (3, 2)), strict=True):
         by_fold = [(a + b) / 2 for a, b in zip(sharpe_EF[before], sharpe_EF[last], strict=True)]
         assert report.score == sorted(by_fold)[1]
+
+
+def test_a_trial_given_back_goes_on_with_another_trainer_where_it_was(tmp_path: Path, link: Link) -> None:
+    request = request_of("t0", seed=5)
+    link.state.submit(request)
+    link.state.submit(request_of("t1"))
+    link.run(until=lambda: link.state.entries["t0"].epoch == 2)
+    link.loop.obey(Orders(give_back=("t0", "gone")))
+    news = link.loop.news()
+    assert news.returned == ((link.state.entries["t0"].attempt, "t0"),)
+    assert set(news.epochs) == {"t1"}
+    link.state.exchange(link.name, replace(news, offer=Offer(lanes=0)), 1)
+    link.start()
+    link.run(until=lambda: not link.state.entries["t0"].live)
+    assert [epoch for trial, epoch in link.records if trial == "t0"] == [1, 2, 3, 4]
+    assert results(link.reports("t0")) == alone(tmp_path, request)
 
 
 def test_a_trial_among_others_that_come_and_go_has_the_results_of_the_trial_alone(tmp_path: Path, link: Link) -> None:
