@@ -20,7 +20,9 @@ import logging
 import os
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 import torch
@@ -30,6 +32,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from trainer import kernels
 from trainer.lanes.tree import build, flatten, names_of, unflatten
 from trainer.market.sources.read import cache_folder
 from trainer.training import artifacts
@@ -58,7 +61,7 @@ def compile_for(function: Callable[[A], R], argument: A, made: type[R], name: st
         made: type of the result.
         name: says which function it is, with every value in it that is no tensor of the argument.
     """
-    folder = cache_folder() / "compiled"
+    folder = _folder()
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))  # kernels and how they were tuned
     key = fingerprint(name, argument)
     made_before = _load(folder, key, next(iter(flatten(argument).values())).device)
@@ -71,6 +74,15 @@ def compile_for(function: Callable[[A], R], argument: A, made: type[R], name: st
         return build(made, dict(zip(names, outputs, strict=True)))
 
     return call
+
+
+def is_kept(argument: Any, name: str) -> bool:
+    """Whether :func:`compile_for` with these would find its code on disk."""
+    return artifacts.load(_folder(), fingerprint(name, argument), (_CODE, _CONSTANTS)) is not None
+
+
+def _folder() -> Path:
+    return cache_folder() / "compiled"
 
 
 def fingerprint(name: str, argument: Any) -> str:
@@ -105,6 +117,8 @@ def _load(folder: Path, key: str, device: torch.device) -> tuple[Any, list[Tenso
     parts = artifacts.load(folder, key, (_CODE, _CONSTANTS))
     if parts is None:
         return None
+    if device.type == "cuda":
+        _know_operators()
     try:
         named = load_tensors(parts[_CONSTANTS].read_bytes())
         compiled = CompiledArtifact.load(path=str(parts[_CODE]), format="binary")
@@ -112,6 +126,12 @@ def _load(folder: Path, key: str, device: torch.device) -> tuple[Any, list[Tenso
         _LOG.warning("%s cannot be used again: %r", parts[_CODE], error)
         return None
     return compiled, [named[at].to(device if at.endswith(device.type) else "cpu") for at in sorted(named)]
+
+
+def _know_operators() -> None:
+    """Compiled code calls the kernels' operators by name, and importing their modules is what makes the names known."""
+    for module in iter_modules(kernels.__path__):
+        import_module(f"{kernels.__name__}.{module.name}")
 
 
 def _make(function: Callable[[A], R], argument: A, folder: Path, key: str) -> tuple[Any, list[Tensor]]:

@@ -142,7 +142,7 @@ HEADS = (
 
 
 def network(lanes: int, rows: int, hidden: int, blocks: int, atoms: int) -> tuple[NetworkShape, Tensor, Seen, Tensor]:
-    shape = shape_of(hidden, blocks, atoms)
+    shape = shape_of(hidden, blocks, atoms, portfolio=150 if lanes == 1 else 7)  # more inputs than a tile takes at once
     flat = initialise(shape, torch.arange(lanes) + 1, torch.device("cpu")).to(DEVICE)
     flat = flat + 0.05 * draw(*flat.shape, seed=5)  # biases and gains of no special value
     obs = Seen(
