@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.jobs import STOPPED_EXIT, Jobs, JobState, connect
+from trainer.arguments import Parser
 from trainer.errors import UserError
 
 GRACE_S = 60
@@ -27,8 +28,8 @@ GRACE_S = 60
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command that ``arguments`` name; returns the exit code."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         return int(options.run(options))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -115,10 +116,10 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m cluster", description="Jobs on a Ray cluster.")
+def _parser() -> Parser:
+    parser = Parser(prog="python -m cluster", description="Jobs on a Ray cluster.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = Parser(add_help=False)
     shared.add_argument("--address", help="job server, http://HOST:8265; default: the one of this machine's cluster")
 
     submit = commands.add_parser("submit", parents=[shared], help="upload a folder and start a command in it")

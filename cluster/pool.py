@@ -211,7 +211,8 @@ class LanePool:
         return late
 
     async def status(self) -> dict[str, Any]:
-        starting = [name for name in self._actors if name not in self.state.trainers]
+        now = time.monotonic()
+        starting = {n: round(now - since) for n, since in self._started_s.items() if n not in self.state.trainers}
         tracking = None if self._shipper is None else self._shipper.last_error
         return {**self.state.status(), "starting": starting, "tracking_error": tracking, "failure": self._failure}
 

@@ -16,8 +16,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from trainer.arguments import Parser
 from trainer.errors import UserError
 
 
@@ -40,15 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
-class _Parser(argparse.ArgumentParser):
-    """Faults of the command line are told in one line, like all others."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help")
-
-
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="python -m search", description="Search a space of trial configurations.")
+    parser = Parser(prog="python -m search", description="Search a space of trial configurations.")
     parser.add_argument("profile", nargs="?", help="profile name or TOML file with a [sweep] table")
     parser.add_argument("--searcher", choices=("pso", "optuna", "random"), help="short for --set sweep.searcher=...")
     parser.add_argument("--trials", type=int, metavar="N", help="short for --set sweep.trials=N")

@@ -63,7 +63,7 @@ def lane_groups(space: Space) -> list[str]:
     if combinations is None:
         return [f"more than {GROUPS_COUNTED}: too many static values"]
     admitted = [values for values in combinations if space.admits(values)]
-    return sorted(", ".join(f"{name} = {value}" for name, value in values.items()) for values in admitted)
+    return [", ".join(f"{name} = {value}" for name, value in values.items()) for values in admitted]
 
 
 def expected_epochs(config: SchedulerConfig, budget: int) -> float:
@@ -115,12 +115,14 @@ def _measured(profile: Profile) -> dict[str, float | str]:
 
 def _dimensions(profile: Profile) -> Table:
     table = Table(title="Dimensions", title_justify="left")
-    for column in ("field", "kind", "unit", "range", "only where"):
+    conditional = any(dimension.when for dimension in profile.space.dimensions)
+    for column in ("field", "kind", "unit", "range", *(["only where"] if conditional else [])):
         table.add_column(column)
     fields = {path: field for path, field, _ in walk(profile.trial)}
     for dimension in profile.space.dimensions:
         extra = fields[dimension.name].json_schema_extra
         unit = str(extra.get("unit", "")) if isinstance(extra, dict) else ""
         where = "; ".join(f"{name} in {list(values)}" for name, values in dimension.when)
-        table.add_row(dimension.name, str(field_kind(fields[dimension.name])), unit, dimension.span, where)
+        row = (dimension.name, str(field_kind(fields[dimension.name])), unit, dimension.span)
+        table.add_row(*row, *([where] if conditional else []))
     return table

@@ -16,6 +16,7 @@ from search.searchers.base import Ending
 BEST_ROWS = 10
 STATUS_EVERY_S = 10.0
 TRAINERS_SHOWN = 8
+LONG_START_S = 60
 
 
 class Progress:
@@ -53,11 +54,10 @@ class Progress:
         self._next_s = now + STATUS_EVERY_S
         epochs = [trial["epoch"] for trial in pool["trials"].values() if trial["phase"] == "training"]
         at = f", at epochs {min(epochs)} to {max(epochs)}" if epochs else ""
-        starting = f", {len(pool['starting'])} trainers starting" if pool["starting"] else ""
         error = f", tracking: {pool['tracking_error']}" if pool["tracking_error"] else ""
         self._console.print(
             f"{_clock(self._began_s)} {pool['training']} trials train{at}, {pool['waiting']} wait; "
-            f"{_trainers(pool)}{starting}{error}",
+            f"{_trainers(pool)}{_starting(pool)}{error}",
             highlight=False,
         )
 
@@ -78,11 +78,12 @@ def print_results(ledger: Ledger, folder: Path, tracking_uri: str, console: Cons
             state = "" if trial.ending is None else trial.ending.value
             table.add_row(trial.trial_id, state, str(trial.epoch), _score(trial.score), folds, *values)
         console.print(table)
-    counts = ", ".join(f"{ledger.count(ending)} {ending.value}" for ending in Ending if ledger.count(ending))
-    left = len(ledger.open_trials)
+    counts = [f"{ledger.count(ending)} {ending.value}" for ending in Ending if ledger.count(ending)]
+    if ledger.open_trials:
+        counts.append(f"{len(ledger.open_trials)} not ended")
     biased = sum(bool(trial.mechanical_folds) for trial in ledger.trials.values())
     console.print(
-        f"{len(ledger.trials)} trials: {counts}{f', {left} not ended' if left else ''}"
+        f"{len(ledger.trials)} trials: {', '.join(counts)}"
         + (f"; {biased} with mechanical bias, never selected" if biased else ""),
         highlight=False,
     )
@@ -114,6 +115,15 @@ def _trainers(pool: Mapping[str, Any]) -> str:
         return f"{len(lanes)} trainers: {min(lanes)} to {max(lanes)} lanes, {min(busy):.0f} to {max(busy):.0f} % busy"
     each = zip(lanes, accounts, busy, strict=True)
     return "lanes: " + ", ".join(f"{count} on {a['device']} ({share:.0f} % busy)" for count, a, share in each)
+
+
+def _starting(pool: Mapping[str, Any]) -> str:
+    starting = pool["starting"]
+    if not starting:
+        return ""
+    oldest = max(starting.values())
+    hint = f" for {oldest} s: is the cluster full? see: ray status" if oldest > LONG_START_S else ""
+    return f", {len(starting)} trainer{'s' if len(starting) > 1 else ''} starting{hint}"
 
 
 def _clock(began_s: float) -> str:

@@ -75,9 +75,10 @@ def _run(course: Course, uri: str, console: Console, began_s: float) -> int:
         course.start()
         tracking.start(shared_params(course.profile), [folder / PROFILE], SHIP_S)
         pool = start_pool(folder, sweep.pool, tracking.target)
+        before = f", {len(course.ledger.trials)} of them begun before" if course.ledger.trials else ""
         console.print(
-            f"sweep {course.sweep_id} in {folder} on {cluster}: {sweep.searcher}, {sweep.trials} trials, "
-            f"{len(course.profile.space)} dimensions, {len(course.ledger.trials)} asked for before",
+            f"sweep {course.sweep_id} in {folder} on {cluster}: {sweep.searcher}, "
+            f"{len(course.profile.space)} dimensions, {sweep.trials} trials{before}",
             highlight=False,
         )
         run = SweepRun(course, pool, progress.status)

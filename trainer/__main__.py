@@ -18,8 +18,8 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from trainer.arguments import Parser
 from trainer.errors import UserError
 
 
@@ -47,15 +47,8 @@ def _hang_up() -> int:
     return 1
 
 
-class _Parser(argparse.ArgumentParser):
-    """Faults of the command line are told in one line, like all others."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help")
-
-
 def _run(arguments: Sequence[str]) -> int:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m trainer", description="Run one walk-forward trial (see also: evaluate, inspect, fields)."
     )
     parser.add_argument("profile", nargs="?", help="profile name or TOML file")
@@ -85,7 +78,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m trainer evaluate", description="Run trained policies over any data, with a stress table."
     )
     parser.add_argument("policy", type=Path, help="a trial's folder, or one policy of it")
@@ -99,7 +92,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
 
 
 def _inspect(arguments: Sequence[str]) -> int:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m trainer inspect", description="Say what was read from data and how it would be cut."
     )
     parser.add_argument("profile", nargs="?", default="smoketest", help="profile whose folds and features are used")
@@ -111,7 +104,7 @@ def _inspect(arguments: Sequence[str]) -> int:
 
 
 def _fields(arguments: Sequence[str]) -> int:
-    parser = _Parser(prog="python -m trainer fields", description="List the fields of a profile and what they mean.")
+    parser = Parser(prog="python -m trainer fields", description="List the fields of a profile and what they mean.")
     parser.add_argument("profile", nargs="?", default="smoketest", help="profile name or TOML file")
     parser.add_argument("--prefix", default="", help="only fields whose dotted name begins so")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")

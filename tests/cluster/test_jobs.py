@@ -216,3 +216,16 @@ def test_the_token_is_sent_where_there_is_one(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / ".ray" / "auth_token").write_text("t" * 64)
     jobs_module.use_token()
     assert environment["RAY_AUTH_MODE"] == "token"
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("status",), ("nonsense",), ("stop", "job", "--timeout", "soon"), ("submit",)]
+)
+def test_faults_of_the_command_line_are_one_line(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1

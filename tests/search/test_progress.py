@@ -21,7 +21,7 @@ def pool(*trainers: tuple[int, str, float], **more: Any) -> dict[str, Any]:
         "trials": {f"t{epoch}": {"phase": "training", "epoch": epoch} for epoch in (3, 5)},
         "trainers": dict(zip(names, (lanes for lanes, _, _ in trainers), strict=True)),
         "accounts": {**account, "trainer-lost": {"device": "GPU 9", "busy": 0.9}},
-        "starting": [],
+        "starting": {},
         "tracking_error": "",
     }
     return status | more
@@ -46,5 +46,7 @@ def test_many_trainers_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_trainers_that_start_and_tracking_that_fails_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = said(pool(starting=["a", "b"], tracking_error="ConnectionError: away"), monkeypatch)
-    assert "no trainer yet, 2 trainers starting, tracking: ConnectionError: away" in line
+    line = said(pool(starting={"a": 3, "b": 9}, tracking_error="ConnectionError: away"), monkeypatch)
+    assert line.endswith("no trainer yet, 2 trainers starting, tracking: ConnectionError: away")
+    line = said(pool(starting={"a": 75}), monkeypatch)
+    assert line.endswith("no trainer yet, 1 trainer starting for 75 s: is the cluster full? see: ray status")
