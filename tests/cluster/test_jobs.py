@@ -224,7 +224,7 @@ def test_the_token_is_sent_where_there_is_one(monkeypatch: pytest.MonkeyPatch, t
 def test_faults_of_the_command_line_are_one_line(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
+    assert command.main(arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("error: ")
