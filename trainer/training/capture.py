@@ -26,7 +26,7 @@ from trainer.fields import field_kind, walk
 from trainer.lanes.tree import copy_, map_tensors
 from trainer.market.market import Market
 from trainer.training.collect import Collected, Setting, store_, trade
-from trainer.training.compiled import compile_for
+from trainer.training.compiled import compile_for, is_kept
 from trainer.training.lane_state import LaneState, policy_of
 from trainer.training.learn import Learned, Narrow, improve_, store_priorities_
 from trainer.training.rehearsal import undone
@@ -117,11 +117,22 @@ class Parts:
         copy_(play.env_LV, seen.env_LV)
         play.bar_1.add_(1)
 
+    def kept(self, work: Work, play: Play) -> bool:
+        """Whether nothing has to be compiled to run these steps: it is here, or was kept on disk."""
+        needed: dict[str, Any] = {"trade": work, "improve": work, "bar": play} if self._compiles else {}
+        return all(name in self._made or is_kept(of, self._about(name)) for name, of in needed.items())
+
+    @property
+    def _compiles(self) -> bool:
+        return self.setting.training.compile and self.setting.market.close_N.is_cuda
+
+    def _about(self, name: str) -> str:
+        return f"{name} {_static_values(self.setting)}"
+
     def _part(self, name: str, function: Callable[[A], R], argument: A, made: type[R]) -> R:
         if name not in self._made:
-            compiles = self.setting.training.compile and self.setting.market.close_N.is_cuda
-            about = f"{name} {_static_values(self.setting)}"
-            self._made[name] = compile_for(function, argument, made, about) if compiles else function
+            compiles = self._compiles
+            self._made[name] = compile_for(function, argument, made, self._about(name)) if compiles else function
         result: R = self._made[name](argument)
         return result
 
@@ -149,9 +160,12 @@ class Steps:
         parts: compiled parts, shared by all states of one capacity.
         validation_steps: bars of the longest validation slot.
         capture: replay the steps as CUDA graphs.
+        pool: memory that they share with graphs which never run at the same time; their own if left out.
     """
 
-    def __init__(self, parts: Parts, state: LaneState, validation_steps: int, *, capture: bool) -> None:
+    def __init__(
+        self, parts: Parts, state: LaneState, validation_steps: int, *, capture: bool, pool: Any = None
+    ) -> None:
         self.parts, self.state, self._validation_steps = parts, state, validation_steps
         setting = parts.setting
         self._work = Work(
@@ -161,14 +175,15 @@ class Steps:
             narrow=Narrow.of(setting, state),
             loss_L=torch.zeros(len(state.params_LD), dtype=torch.float64, device=state.params_LD.device),
         )
-        self._pool = torch.cuda.graph_pool_handle() if capture else None
+        self._capture = capture
+        self._pool = torch.cuda.graph_pool_handle() if capture and pool is None else pool
         self._made: dict[str, Callable[[], None]] = {}
         self._play: Play | None = None
 
     @property
     def captured(self) -> bool:
         """Whether the steps are CUDA graphs."""
-        return self._pool is not None
+        return self._capture
 
     def collect(self, steps: int) -> None:
         """Advance all episodes by ``steps`` bars."""
@@ -188,16 +203,29 @@ class Steps:
 
     def rollout(self) -> Rollout:
         """The greedy agents over their validation ranges; its tensors are overwritten by the next call."""
-        state = self.state
-        if self._play is None:
-            self._play = _play(self.parts.setting, state, self._validation_steps)
-        play = self._play
+        state, play = self.state, self._playing()
         evaluate = self._ready("evaluate", self.parts.evaluate_, play)
         copy_(play.env_LV, begin(state.env_params, self.parts.setting.market, state.fold.validation))
         play.bar_1.zero_()
         for _ in range(self._validation_steps):
             evaluate()
         return joined(play.happened_SLV, play.env_LV)
+
+    def prepare(self) -> None:
+        """Compile and capture everything now; changes no tensor of the state."""
+        self._ready("collect", self.parts.collect_, self._work)
+        self._ready("learn", self.parts.learn_, self._work)
+        self._ready("evaluate", self.parts.evaluate_, self._playing())
+
+    @property
+    def kept(self) -> bool:
+        """Whether nothing of this has to be compiled."""
+        return self.parts.kept(self._work, self._playing())
+
+    def _playing(self) -> Play:
+        if self._play is None:
+            self._play = _play(self.parts.setting, self.state, self._validation_steps)
+        return self._play
 
     def _refresh(self) -> None:
         """Follow masters that others may have written since: a lane joined."""
@@ -208,7 +236,7 @@ class Steps:
     def _ready(self, name: str, step: Callable[[A], None], argument: A) -> Callable[[], None]:
         """The step as it is run; compiled and captured when first asked for, which changes no tensor of the state."""
         if name not in self._made:
-            if self._pool is None:
+            if not self._capture:
                 self._made[name] = lambda: step(argument)
             else:
                 with matmul_precision(self.parts.setting.training.precision):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from trainer.evaluation.backtest import Rollout, lanes_of, paths, rollout
 from trainer.evaluation.lane_summary import lane_summaries
 from trainer.evaluation.metrics import BacktestMetrics, Summary, metrics_of, summarise
 from trainer.lanes.tree import concat, map_tensors, put_, take
-from trainer.training.capture import Parts, Steps, capacity_of, matmul_precision
+from trainer.training.capture import LADDER, Parts, Steps, capacity_of, matmul_precision
 from trainer.training.collect import Setting
 from trainer.training.diagnostics import gradient_norms, learn_watched
 from trainer.training.lane_state import LaneState, network_shape, new_lanes, policy_of, slots_of
@@ -73,9 +74,14 @@ class LaneGroup:
         )
         slots = [s for fold in prepared.folds for s in slots_of(config, prepared.table.session_N, fold.validation)]
         self.validation_steps = max(end - start for start, end in slots) - 1
-        self._state: LaneState | None = None
-        self._steps: Steps | None = None  # of this state
+        self.keeps_rows = device.type == "cuda"
+        """Whether rows that the lanes left stay in memory: then another capacity costs no new graphs."""
+        self._store: LaneState | None = None  # all rows in memory
+        self._state: LaneState | None = None  # the first of them, as many as are computed
+        self._steps: dict[int, Steps] = {}  # by capacity, over the store
         self._parts: dict[int, Parts] = {}  # by capacity
+        self._kept: dict[int, bool] = {}  # capacities for which compiled code was there when it was looked for
+        self._graphs: Any = None  # memory that all graphs of the store work in, one at a time
         self.residents: tuple[Resident, ...] = ()
 
     @property
@@ -85,7 +91,7 @@ class LaneGroup:
 
     @property
     def capacity(self) -> int:
-        """Rows of the state; on a GPU some of them may be idle."""
+        """Rows of the state, those that are computed; on a GPU some of them may be idle."""
         return 0 if self._state is None else len(self._state.params_LD)
 
     @property
@@ -123,11 +129,12 @@ class LaneGroup:
         return take(self.state, self._rows(self.resident(trial_id).lanes))
 
     def evict(self, trial_id: str) -> None:
-        """Remove a trial; its rows are given to others, or up when the next epoch begins."""
+        """Remove a trial; its rows are given to others, or left out when the next epoch begins."""
         gone = self.resident(trial_id)
         self.residents = tuple(resident for resident in self.residents if resident is not gone)
         if not self.residents:
-            self._state = self._steps = None
+            self._store = self._state = self._graphs = None
+            self._steps = {}
 
     def advance(self, capacity: int | None = None) -> tuple[TrialReport, ...]:
         """One epoch of every trial: collect, learn, validate those that are due. New ones are validated untrained.
@@ -193,9 +200,9 @@ class LaneGroup:
 
     def _backtests(self, rows: Sequence[int]) -> list[Summary]:
         """Of these rows: by captured steps, summed up on the device, or eagerly and on the host."""
-        index_K = self._rows(rows)
-        if self._steps is not None and self._steps.captured:
-            run, params = lanes_of(self._steps.rollout(), index_K), take(self.state.env_params, index_K)
+        index_K, steps = self._rows(rows), self._steps.get(self.capacity)
+        if steps is not None and steps.captured:
+            run, params = lanes_of(steps.rollout(), index_K), take(self.state.env_params, index_K)
             return lane_summaries(run, params.capital_L, self.prepared.market.session_N)
         state = self.state if list(rows) == list(range(self.capacity)) else take(self.state, index_K)
         run = self.greedy_rollout(state)
@@ -208,23 +215,71 @@ class LaneGroup:
     def _join(self, trial: Resident, state: LaneState) -> None:
         if any(resident.trial_id == trial.trial_id for resident in self.residents):
             raise UserError(f"trial {trial.trial_id} is in the lane group already")
-        used = {row for resident in self.residents for row in resident.lanes}
-        rows = [row for row in range(self.capacity) if row not in used][: len(trial.folds)]
-        if len(rows) < len(trial.folds):
+        if len(self._free_rows(self.capacity)) < len(trial.folds):
+            self._grow(len(trial.folds))
+        rows = self._free_rows(self.capacity)[: len(trial.folds)]
+        if len(rows) == len(trial.folds):
+            put_(self.state, self._rows(rows), state)
+        else:
             rows = list(range(self.lanes, self.lanes + len(trial.folds)))
             self._resize([state])
-        else:
-            put_(self.state, self._rows(rows), state)
         self.residents = (*self.residents, replace(trial, lanes=tuple(rows)))
 
+    def _free_rows(self, capacity: int) -> list[int]:
+        used = {row for resident in self.residents for row in resident.lanes}
+        return [row for row in range(capacity) if row not in used]
+
+    def _grow(self, lanes: int) -> None:
+        """Take rows of the store for so many lanes more, if it has them."""
+        wanted = capacity_of(self.lanes + lanes, self.device)
+        if wanted <= self._stored:
+            self._move(wanted)
+
+    @property
+    def _stored(self) -> int:
+        """Rows in memory."""
+        return 0 if self._store is None else len(self._store.params_LD)
+
     def _fit(self, capacity: int | None) -> None:
-        """Give up rows that the lanes left no longer need, or take as many as are asked for."""
-        wanted = capacity_of(self.lanes, self.device) if capacity is None else capacity
-        if wanted != self.capacity:
+        """Leave out rows that the lanes left no longer need, or take as many as are asked for."""
+        wanted = self._least() if capacity is None else capacity
+        if wanted > self._stored or (wanted != self._stored and not self.keeps_rows):
             self._resize([], wanted)
+        elif wanted != self.capacity:
+            self._move(wanted)
+
+    def _least(self) -> int:
+        """Fewest rows for the lanes there are. Not fewer than there is compiled code for: that would take a minute."""
+        least = capacity_of(self.lanes, self.device)
+        sizes = [size for size in LADDER if least < size < self.capacity]
+        return next((size for size in (least, *sizes) if size >= self.capacity or self._is_kept(size)), self.capacity)
+
+    def _is_kept(self, capacity: int) -> bool:
+        if capacity not in self._kept:
+            self._kept[capacity] = self._steps_at(capacity).kept
+            if not self._kept[capacity]:
+                del self._steps[capacity]
+        return self._kept[capacity]
+
+    def _move(self, capacity: int) -> None:
+        """Compute this many rows of the store: lanes that lie beyond move into free rows before."""
+        beyond = [row for resident in self.residents for row in resident.lanes if row >= capacity]
+        to = dict(zip(beyond, self._free_rows(capacity), strict=False))
+        if beyond:
+            put_(self._store, self._rows(list(to.values())), take(self._store, self._rows(beyond)))
+        self.residents = tuple(
+            replace(resident, lanes=tuple(to.get(row, row) for row in resident.lanes)) for resident in self.residents
+        )
+        self._state = self._first(capacity)
+
+    def _first(self, capacity: int) -> LaneState:
+        """The first rows of the store, not copied."""
+        if self._store is None:
+            raise LookupError("the lane group is empty")
+        return map_tensors(lambda tensor: tensor[:capacity], self._store)
 
     def _resize(self, joining: list[LaneState], capacity: int | None = None) -> None:
-        """Move the lanes to the first rows of a new state, then those of ``joining``, then idle copies."""
+        """Move the lanes to the first rows of a new store, then those of ``joining``, then idle copies."""
         rows = [row for resident in self.residents for row in resident.lanes]
         parts = list(joining)
         if rows:
@@ -234,8 +289,12 @@ class LaneGroup:
         idle = (capacity_of(lanes, self.device) if capacity is None else capacity) - lanes
         if idle:
             parts.append(take(parts[-1], self._rows([0] * idle)))
-        self._steps = None
-        self._state = concat(parts) if len(parts) > 1 else parts[0]
+        if len(parts) > 1:
+            made = concat(parts)
+        else:
+            made = map_tensors(torch.clone, parts[0]) if parts[0] is self._state else parts[0]
+        self._steps, self._graphs = {}, None
+        self._store = self._state = made
         first = 0
         moved = self.residents
         self.residents = ()
@@ -245,11 +304,19 @@ class LaneGroup:
             first += len(resident.lanes)
 
     def _ready_steps(self) -> Steps:
-        if self._steps is None:
-            parts = self._parts.setdefault(self.capacity, Parts(self.setting))
+        steps = self._steps_at(self.capacity)
+        steps.prepare()
+        return steps
+
+    def _steps_at(self, capacity: int) -> Steps:
+        if capacity not in self._steps:
+            parts = self._parts.setdefault(capacity, Parts(self.setting))
             capture = self.device.type == "cuda"
-            self._steps = Steps(parts, self.state, self.validation_steps, capture=capture)
-        return self._steps
+            if capture and self._graphs is None:
+                self._graphs = torch.cuda.graph_pool_handle()
+            state = self.state if capacity == self.capacity else self._first(capacity)
+            self._steps[capacity] = Steps(parts, state, self.validation_steps, capture=capture, pool=self._graphs)
+        return self._steps[capacity]
 
     def resident(self, trial_id: str) -> Resident:
         """The trial of this id.
