@@ -14,7 +14,7 @@ from search.results import Ledger, TrialRecord
 from search.searchers.base import Ending
 
 BEST_ROWS = 10
-STATUS_EVERY_S = 10.0
+STATUS_EVERY_S, SAME_EVERY_S = 10.0, 60.0
 TRAINERS_SHOWN = 8
 LONG_START_S = 60
 
@@ -31,12 +31,13 @@ class Progress:
         self._ledger, self._trials, self._console = ledger, trials, console
         self._began_s = time.monotonic()
         self._next_s = self._began_s + STATUS_EVERY_S
+        self._said, self._said_s = "", 0.0
 
     def trial(self, trial: TrialRecord) -> None:
         """A trial reached a rung or ended."""
         if trial.ending is None:
             return
-        ended = sum(self._ledger.count(ending) for ending in Ending)
+        ended = len(self._ledger.trials) - len(self._ledger.open_trials)
         best = self._ledger.best
         best_text = "" if best is None else f"   best {best.trial_id} {_score(best.score)}"
         because = trial.because if trial.ending in (Ending.FAILED, Ending.INFEASIBLE) else _values(trial.values, 4)
@@ -47,18 +48,26 @@ class Progress:
         )
 
     def status(self, pool: Mapping[str, Any]) -> None:
-        """The pool's account, printed where the last one is long enough ago."""
+        """The pool's account, printed where the last one is long enough ago, longer where there is no news."""
         now = time.monotonic()
         if now < self._next_s:
             return
         self._next_s = now + STATUS_EVERY_S
+        said = self._account(pool)
+        if said == self._said and now < self._said_s + SAME_EVERY_S:
+            return
+        self._said, self._said_s = said, now
+        self._console.print(f"{_clock(self._began_s)} {said}", highlight=False)
+
+    def _account(self, pool: Mapping[str, Any]) -> str:
         epochs = [trial["epoch"] for trial in pool["trials"].values() if trial["phase"] == "training"]
-        at = f", at epochs {min(epochs)} to {max(epochs)}" if epochs else ""
+        span = sorted({min(epochs), max(epochs)}) if epochs else []
+        at = f" at epoch{'s' if len(span) > 1 else ''} {' to '.join(str(epoch) for epoch in span)}" if epochs else ""
         error = f", tracking: {pool['tracking_error']}" if pool["tracking_error"] else ""
-        self._console.print(
-            f"{_clock(self._began_s)} {pool['training']} trials train{at}, {pool['waiting']} wait; "
-            f"{_trainers(pool)}{_starting(pool)}{error}",
-            highlight=False,
+        ended = len(self._ledger.trials) - len(self._ledger.open_trials)
+        return (
+            f"{ended:>5}/{self._trials} ended, {pool['training']} train{at}, {pool['waiting']} wait; "
+            f"{_trainers(pool)}{_starting(pool)}{error}"
         )
 
 
@@ -67,8 +76,9 @@ def print_results(ledger: Ledger, folder: Path, tracking_uri: str, console: Cons
     ranking = ledger.ranking()[:BEST_ROWS]
     if ranking:
         names = sorted({name for trial in ranking for name in trial.values})
-        table = Table(title="Best trials (score: median over folds of the net validation Sharpe)", title_justify="left")
-        for column in ("trial", "state", "epoch", "score", "folds"):
+        title = "Best trials (score: median over folds of the net validation Sharpe, mean of the last epochs)"
+        table = Table(title=title, title_justify="left")
+        for column in ("trial", "state", "epoch", "score", "folds, last epoch"):
             table.add_column(column, justify="right")
         for name in names[:6]:
             table.add_column(name.rpartition(".")[2], justify="right")
