@@ -13,6 +13,11 @@ from cluster.config import PoolConfig
 from cluster.journal import Journal, TrackingTarget
 from cluster.protocol import Orders
 
+ANSWERS = 2
+"""Of the pool at each boundary."""
+PATIENCE_S = 0.02
+"""Longest wait for the pool at an epoch's boundary; whatever comes later takes effect at the next one."""
+
 
 class TrainerActor:
     """Runs a :class:`cluster.trainer_loop.TrainerLoop` for a pool.
@@ -46,25 +51,30 @@ class TrainerActor:
     def run(self, pool: Any) -> None:
         """Train until the pool says to leave. One call to the pool is always under way.
 
-        Nobody waits for it but who has no work, or has just been given some: the answer says what else there is room
-        for, now that the cost of what came is known.
+        At an epoch's boundary two answers are heard: to what was told at the last one, then to what this epoch brought,
+        so that verdicts given during the epoch stop their trials here and not an epoch later. They are waited for
+        briefly; only who has no work, or has just been given some, waits: the answer says what else there is room for,
+        now that the cost of what came is known.
         """
         import ray
 
         answer = pool.exchange.remote(self.name, self.loop.news())
-        admitted = False
+        heard, admitted = 0, False
         while True:
-            ready, _ = ray.wait([answer], timeout=None if self.loop.idle or admitted else 0)
+            ready, _ = ray.wait([answer], timeout=None if self.loop.idle or admitted else PATIENCE_S)
             if ready:
                 orders: Orders = ray.get(answer)
                 self.loop.obey(orders)
-                admitted = bool(orders.admit)
+                heard, admitted = heard + 1, bool(orders.admit)
                 answer = pool.exchange.remote(self.name, self.loop.news())
                 if orders.leave:
                     ray.get(answer)
                     return
-            if not self.loop.idle and not admitted:
+                if heard < ANSWERS or admitted:
+                    continue
+            if not self.loop.idle:
                 self.loop.step()
+                heard = 0
 
     def _record(self, trial_id: str, epoch: int, numbers: Mapping[str, float], time_ms: int) -> None:
         if self._journal is not None and self._tracking is not None:

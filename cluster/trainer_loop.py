@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from cluster.capacity import Capacity
 from cluster.config import PoolConfig
 from cluster.protocol import Admission, News, Orders, RungReport
 from cluster.trial_folder import History, TrialFolder, history_entry, numbers_of, score_at
+from cluster.writer import Job, Writer
 from trainer.config import TrialConfig, validate, write_toml
 from trainer.errors import UserError
 from trainer.training import checkpoint
@@ -34,6 +36,8 @@ from trainer.training.report import TrialReport
 Record = Callable[[str, int, Mapping[str, float], int], None]
 """Takes (trial id, epoch, numbers, time in ms) for tracking. The same again changes nothing there."""
 
+WRITERS = 4
+"""Threads that write a GPU trainer's files."""
 BUSY_PHASES = ("collect", "learn", "validate")
 """Of an epoch; the rest is capturing graphs and counting up."""
 
@@ -101,14 +105,18 @@ class TrainerLoop:
         self._reports: list[tuple[int, RungReport]] = []
         self._returned: list[tuple[int, str]] = []
         self._since_s, self._busy_s = time.perf_counter(), 0.0
+        self.writer = Writer(WRITERS if device.type == "cuda" else 0, device)
 
     @property
     def idle(self) -> bool:
-        """Nothing to train."""
-        return not self._trials
+        """Nothing to train, and nothing to tell once it is written."""
+        return not self._trials and not self.writer.busy
 
     def obey(self, orders: Orders) -> None:
-        """Stop, give back, then admit; or, told to leave, checkpoint every trial and let go of it."""
+        """Stop, give back, then admit; or, told to leave, checkpoint every trial and let go of it.
+
+        Who leaves or gives back has written everything when this returns.
+        """
         for trial_id in orders.stop:
             if trial_id in self._trials:
                 self._evict(self._trials[trial_id])
@@ -123,13 +131,15 @@ class TrainerLoop:
             self._admit(admission)
         if orders.leave:
             for trial in list(self._trials.values()):
-                self._checkpoint(trial)
+                parked = RungReport(trial.trial_id, trial.epoch, None, parked=True)
+                self.writer.put(trial.trial_id, self._checkpoint(trial), partial(self._report, trial, parked))
                 self._record(trial, trial.epoch)
-                self._report(trial, RungReport(trial.trial_id, trial.epoch, None, parked=True))
                 self._evict(trial)
+            self.writer.finish()
 
     def news(self) -> News:
         """What happened since the last time, and the room there is."""
+        self.writer.settle()
         lanes = {signature: group.lanes for signature, group in self._groups.items()}
         leaving: dict[str, int] = {}
         for trial in self._trials.values():
@@ -149,9 +159,14 @@ class TrainerLoop:
         return news
 
     def step(self) -> None:
-        """One epoch of the group whose turn it is."""
-        signature, group = next((s, g) for s, g in self._groups.items() if g.lanes)
+        """One epoch of the group whose turn it is; where there is none, what is being written."""
+        groups = [(signature, group) for signature, group in self._groups.items() if group.lanes]
+        if not groups:
+            self.writer.settle(wait_s=1.0)
+            return
+        signature, group = groups[0]
         self._groups[signature] = self._groups.pop(signature)
+        group.keeps_rows = self.device.type == "cuda" and len(groups) == 1  # else others want the memory
         lanes = group.lanes
         try:
             self.capacity.before_epoch()
@@ -181,13 +196,13 @@ class TrainerLoop:
             )
             self._evict(trial)
             return
-        if scored or report.epoch % training.checkpoint_every == 0:
-            self._checkpoint(trial)
+        files = self._checkpoint(trial) if scored or report.epoch % training.checkpoint_every == 0 else []
         if report.epoch == trial.budget:
-            self._export(trial)
+            files.append(self._export(trial))
             self._evict(trial)
-        if scored:
-            self._report(trial, self._rung_report(trial, report.epoch))
+        if files or scored:
+            told = [self._rung_report(trial, report.epoch)] if scored else []
+            self.writer.put(trial.trial_id, files, partial(self._report, trial, *told))
 
     def _admit(self, admission: Admission) -> None:
         request = admission.request
@@ -229,12 +244,13 @@ class TrainerLoop:
         self._groups[signature] = group
         self._trials[request.trial_id] = trial
         self._record(trial, trial.epoch if trial.epoch == trial.budget else trial.wanted_epoch)
+        files = []
         if trial.epoch == trial.budget:
-            self._export(trial)
+            files.append(self._export(trial))
             self._evict(trial)
-        for rung in request.rungs:
-            if rung <= trial.epoch:
-                self._report(trial, self._rung_report(trial, rung))
+        told = [self._rung_report(trial, rung) for rung in request.rungs if rung <= trial.epoch]
+        if told:
+            self.writer.put(trial.trial_id, files, partial(self._report, trial, *told))
 
     def _record(self, trial: _Trial, until: int) -> None:
         """Give tracking the epochs up to ``until`` that it does not have."""
@@ -263,6 +279,7 @@ class TrainerLoop:
     def _out_of_memory(self, group: LaneGroup, error: str) -> None:
         """The epoch broke off half-way: every trial of the group goes back to its checkpoint, and fewer come again."""
         lanes = group.lanes
+        self.writer.finish()
         trials = [trial for trial in self._trials.values() if trial.group is group]
         alone = len(self._trials) == 1
         for trial in trials:
@@ -276,21 +293,23 @@ class TrainerLoop:
         self.capacity.exceeded(group.signature, lanes)
 
     def _give_back(self, trial: _Trial) -> None:
-        self._checkpoint(trial)
-        self._returned.append((trial.admission.attempt, trial.trial_id))
+        returned = (trial.admission.attempt, trial.trial_id)
+        self.writer.put(trial.trial_id, self._checkpoint(trial), partial(self._returned.append, returned))
+        self.writer.finish(trial.trial_id)
         self._evict(trial)
 
     def _evict(self, trial: _Trial) -> None:
         trial.group.evict(trial.trial_id)
         del self._trials[trial.trial_id]
 
-    def _checkpoint(self, trial: _Trial) -> None:
+    def _checkpoint(self, trial: _Trial) -> list[Job]:
+        """What writes the trial as it is now; nothing where that was done."""
         if trial.checkpointed == trial.epoch:
-            return
-        manifest = {"untrained": trial.untrained, "history": trial.history}
+            return []
+        manifest = {"untrained": trial.untrained, "history": list(trial.history)}
         snapshot = trial.group.snapshot(trial.trial_id)
-        trial.folder.save(trial.admission.attempt, trial.epoch, snapshot, manifest)
         trial.checkpointed = trial.epoch
+        return [partial(trial.folder.save, trial.admission.attempt, trial.epoch, snapshot, manifest)]
 
     def _rung_report(self, trial: _Trial, epoch: int) -> RungReport:
         until = [entry for entry in trial.history if entry["epoch"] <= epoch]
@@ -303,11 +322,11 @@ class TrainerLoop:
             capacities=trial.capacities[: len(until)],
         )
 
-    def _report(self, trial: _Trial, report: RungReport) -> None:
-        self._reports.append((trial.admission.attempt, report))
+    def _report(self, trial: _Trial, *reports: RungReport) -> None:
+        self._reports.extend((trial.admission.attempt, report) for report in reports)
 
-    def _export(self, trial: _Trial) -> None:
-        """Leave the agents and the numbers of a trial that used up its budget."""
+    def _export(self, trial: _Trial) -> Job:
+        """What leaves the agents and the numbers of a trial that used up its budget."""
         prepared, state = trial.group.prepared, trial.group.snapshot(trial.trial_id)
         folds = [fold.index for fold in prepared.folds]
         about: dict[str, Any] = {
@@ -315,13 +334,17 @@ class TrainerLoop:
             "order_flow": list(prepared.features.order_flow),
             "trained_until_ns": [int(prepared.table.time_N[fold.train.end - 1]) for fold in prepared.folds],
         }
-        save_policies(trial.folder.path / "policies", policy_of(state), trial.config, folds, about)
-        save_policies(trial.folder.path / "policies" / "best", state.best.policy, trial.config, folds, about)
-        result = {
-            "trial_id": trial.trial_id,
-            "score": trial.history[-1]["score"],
-            "untrained_val_sharpe": trial.untrained,
-            "best_epoch": state.best.epoch_L.tolist(),
-            "epochs": trial.history,
-        }
-        write_json(trial.folder.path / "result.json", result)
+
+        def write() -> None:
+            save_policies(trial.folder.path / "policies", policy_of(state), trial.config, folds, about)
+            save_policies(trial.folder.path / "policies" / "best", state.best.policy, trial.config, folds, about)
+            result = {
+                "trial_id": trial.trial_id,
+                "score": trial.history[-1]["score"],
+                "untrained_val_sharpe": trial.untrained,
+                "best_epoch": state.best.epoch_L.tolist(),
+                "epochs": trial.history,
+            }
+            write_json(trial.folder.path / "result.json", result)
+
+        return write

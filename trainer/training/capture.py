@@ -259,7 +259,7 @@ def captured(step: Callable[[A], None], argument: A, pool: Any) -> Callable[[], 
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # others may copy to the host meanwhile
         step(argument)
     return graph.replay
 
