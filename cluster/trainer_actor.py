@@ -46,7 +46,7 @@ class TrainerActor:
         self.name = name
         self._journal = None if tracking is None else Journal(Path(sweep_dir) / "tracking" / f"{name}.jsonl")
         self._tracking = tracking
-        self.loop = TrainerLoop(Path(sweep_dir), config, device, self._record, slots, label)
+        self.loop = TrainerLoop(Path(sweep_dir), config, device, self._record, slots, label, name)
 
     def run(self, pool: Any) -> None:
         """Train until the pool says to leave. One call to the pool is always under way.

@@ -21,6 +21,7 @@ import torch
 
 from cluster.capacity import Capacity
 from cluster.config import PoolConfig
+from cluster.epoch_log import FOLDER, EpochLog
 from cluster.protocol import Admission, News, Orders, RungReport
 from cluster.trial_folder import History, TrialFolder, history_entry, numbers_of, score_at
 from cluster.writer import Job, Writer
@@ -86,6 +87,7 @@ class TrainerLoop:
         record: where per-epoch numbers go.
         slots: trainers that share this machine's memory.
         label: the device's name for people.
+        name: the trainer's own.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class TrainerLoop:
         record: Record,
         slots: int = 1,
         label: str = "",
+        name: str = "trainer",
     ) -> None:
         self.sweep_dir, self.device, self.record, self.label = sweep_dir, device, record, label
         self.capacity = Capacity(config, device, slots)
@@ -105,6 +108,7 @@ class TrainerLoop:
         self._reports: list[tuple[int, RungReport]] = []
         self._returned: list[tuple[int, str]] = []
         self._since_s, self._busy_s = time.perf_counter(), 0.0
+        self._epochs = EpochLog(sweep_dir / FOLDER / f"{name}.jsonl")
         self.writer = Writer(WRITERS if device.type == "cuda" else 0, device)
 
     @property
@@ -167,7 +171,7 @@ class TrainerLoop:
         signature, group = groups[0]
         self._groups[signature] = self._groups.pop(signature)
         group.keeps_rows = self.device.type == "cuda" and len(groups) == 1  # else others want the memory
-        lanes = group.lanes
+        lanes, began_s = group.lanes, time.perf_counter()
         try:
             self.capacity.before_epoch()
             reports = group.advance()
@@ -176,6 +180,14 @@ class TrainerLoop:
             self._out_of_memory(group, str(error))
             return
         self._busy_s += sum(reports[0].phase_seconds[phase] for phase in BUSY_PHASES)
+        self._epochs.add(
+            began_s,
+            reports[0].phase_seconds,
+            lanes=lanes,
+            capacity=group.capacity,
+            trials=len(reports),
+            steps=group.setting.training.learn_steps,
+        )
         for report in reports:
             self._finish_epoch(self._trials[report.trial_id], report)
 

@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from cluster.config import PoolConfig
+from cluster.epoch_log import read_epochs
 from cluster.pool_state import PoolState
 from cluster.protocol import Admission, Offer, Orders, RungReport, TrialRequest
 from cluster.trainer_loop import TrainerLoop
@@ -347,3 +349,18 @@ def test_a_trainer_says_on_what_and_for_how_much_of_its_time_it_trained(link: Li
     assert 0.0 < trained <= 1.0
     time.sleep(0.2)
     assert link.loop.news().busy < trained
+
+
+def test_what_every_epoch_cost_is_left_in_the_sweeps_folder(link: Link) -> None:
+    link.state.submit(request_of("t0", rungs=(3,)))
+    link.state.submit(request_of("t1", rungs=(2,)))
+    began = time.time()
+    link.run()
+    ((name, epochs),) = read_epochs(link.sweep_dir).items()
+    assert name == "trainer"
+    assert [(epoch.lanes, epoch.capacity, epoch.trials) for epoch in epochs] == [(3, 3, 1), (6, 6, 2), (6, 6, 2)]
+    assert {epoch.learn_steps for epoch in epochs} == {6}
+    for epoch, following in pairwise(epochs):
+        assert sum(epoch.phases.values()) <= epoch.wall
+        assert epoch.ended + following.between == pytest.approx(following.began, abs=0.05)
+    assert began < epochs[0].began < epochs[-1].ended < time.time()

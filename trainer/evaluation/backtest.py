@@ -73,12 +73,11 @@ def session_slots(session_N: np.ndarray, bars: Range) -> list[Range]:
 
 def make_slots(slots_by_lane: Sequence[Sequence[Range]], width: int, device: torch.device) -> Slots:
     """Pad every lane's slots to ``width`` with empty ones."""
-    start_LV = torch.zeros(len(slots_by_lane), width, dtype=torch.int64)
-    end_LV = torch.zeros_like(start_LV)
-    for lane, slots in enumerate(slots_by_lane):
-        for index, (start, end) in enumerate(slots):
-            start_LV[lane, index], end_LV[lane, index] = start, end - 1
-    return Slots(start_LV.to(device), end_LV.to(device))
+    slot_LV2 = np.zeros((len(slots_by_lane), width, 2), dtype=np.int64)
+    for slot_V2, slots in zip(slot_LV2, slots_by_lane, strict=True):
+        slot_V2[: len(slots)] = np.asarray(slots) - (0, 1)
+    start_LV, end_LV = torch.from_numpy(slot_LV2).to(device).unbind(-1)
+    return Slots(start_LV.contiguous(), end_LV.contiguous())
 
 
 def rollout(
