@@ -22,6 +22,7 @@ from cluster.jobs import STOPPED_EXIT, Jobs, JobState, connect
 from trainer.arguments import Parser
 from trainer.errors import UserError
 
+LIST_WIDTH = 120
 GRACE_S = 60
 """Seconds between SIGTERM and SIGKILL that a job gets to checkpoint its trials, where --grace does not say."""
 
@@ -75,8 +76,12 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    for state in connect(options.address).all():
-        print(_line(state))
+    states = connect(options.address).all()
+    for state in states:
+        line = _line(state)
+        print(line if len(line) <= LIST_WIDTH else f"{line[: LIST_WIDTH - 4]} ...")
+    if not states:
+        print("no jobs")
     return 0
 
 

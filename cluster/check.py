@@ -15,18 +15,18 @@ def check(address: str | None) -> Iterator[str]:
     Raises:
         UserError: no cluster answers.
     """
+    server = connect_raw(address).get_address()  # first: Ray reads once, when it is loaded, whether to send a token
     import ray
     from ray.util.state import list_nodes
 
-    server = connect_raw(address).get_address()
     nodes = [node for node in list_nodes(address=server, detail=True) if node.state == "ALIVE"]
     gpus = any(node.resources_total.get("GPU", 0.0) > 0 for node in nodes)
     rooms = [trainers_of(node.resources_total, PoolConfig(), gpus=gpus) for node in nodes]
-    yield f"{server}: {len(nodes)} nodes, room for {sum(rooms)} trainers (ray {ray.__version__} here)"
+    yield f"{server}: nodes {len(nodes)}, room for trainers {sum(rooms)} (ray {ray.__version__} here)"
     for node, room in zip(nodes, rooms, strict=True):
         total = node.resources_total
         memory = total.get("memory", 0.0) / 2**30
         yield (
             f"  {node.node_ip}: {total.get('CPU', 0.0):g} CPUs, {total.get('GPU', 0.0):g} GPUs, {memory:,.0f} GiB, "
-            f"{room} trainers"
+            f"room for trainers {room}"
         )

@@ -8,6 +8,7 @@ job's own environment, 3 s where nobody sets it) is set on submission.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import shlex
@@ -220,6 +221,9 @@ def connect_raw(address: str | None) -> Any:
     use_token()
     from ray.job_submission import JobSubmissionClient
 
+    for chatty in ("ray._private.runtime_env.packaging", "ray.dashboard.modules.dashboard_sdk"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
     with _explained(address):
         return JobSubmissionClient(address)
 
@@ -268,6 +272,7 @@ def _state(info: Any) -> JobState:
 
 def _first_line(error: Exception) -> str:
     """What Ray says, without its HTTP status, its advice and its server's traceback."""
-    lines = [line for line in re.sub(r"^Request failed with status code \d+: ", "", str(error)).splitlines() if line]
+    said = re.sub(r"^Request failed with status code \d+: ", "", str(error))
+    lines = [line for line in said.splitlines() if re.search(r"\w", line)]
     told = lines[-1] if lines and lines[0].startswith("Traceback") else lines[0] if lines else type(error).__name__
     return told.rstrip(".")

@@ -55,6 +55,12 @@ def start(options: argparse.Namespace) -> int:
         _create(folder, profile)
     course = Course(folder, profile, _earlier(folder), None)
     try:
+        if course.finished:
+            raise UserError(
+                f"{folder}: this sweep has ended ({len(course.ledger.trials)} trials); extend it with "
+                f"--resume {folder} --trials N"
+            )
+        write_profile(profile, folder / PROFILE)
         return _run(course, uri, console, began_s)
     finally:
         course.close()
@@ -62,16 +68,11 @@ def start(options: argparse.Namespace) -> int:
 
 def _run(course: Course, uri: str, console: Console, began_s: float) -> int:
     sweep, folder = course.profile.sweep, course.folder
-    if course.finished:
-        raise UserError(
-            f"{folder}: this sweep has ended ({len(course.ledger.trials)} trials); extend it with "
-            f"--resume {folder} --trials N"
-        )
     tracking = course.tracking = SweepTracking(folder, target_of(uri, sweep.experiment, course.sweep_id))
     progress = Progress(course.ledger, sweep.trials, console)
     course.told = progress.trial
     cluster = connect_ray()
-    with _signals() as on_signal:  # after Ray, which sets handlers of its own
+    with _signals(folder) as on_signal:  # after Ray, which sets handlers of its own
         course.start()
         tracking.start(shared_params(course.profile), [folder / PROFILE], SHIP_S)
         pool = start_pool(folder, sweep.pool, tracking.target)
@@ -155,9 +156,7 @@ def _reopen(folder: Path, options: argparse.Namespace) -> Profile:
         raise UserError(f"{folder}: no sweep to resume here (no {PROFILE})")
     before = load_profile(str(folder / PROFILE))
     profile = load_profile(str(folder / PROFILE), options.set)
-    if options.set:
-        _check_extension(before, profile, folder)
-        write_profile(profile, folder / PROFILE)
+    _check_extension(before, profile, folder)
     return profile
 
 
@@ -180,20 +179,25 @@ def _check_extension(before: Profile, after: Profile, folder: Path) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[Any]:
+def _signals(folder: Path) -> Iterator[Any]:
     """SIGTERM and SIGINT park the sweep and leave within a Ray job's grace, longer elsewhere. A second one kills."""
     closers: list[Any] = []
     asked: list[int] = []
+
+    def give_up() -> None:
+        print(f"no time is left; continue with: python -m search --resume {folder}", flush=True)
+        os._exit(INTERRUPTED)
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if asked or not closers:
             os._exit(INTERRUPTED)
         asked.append(number)
         grace = float(os.environ.get("RAY_JOB_STOP_WAIT_TIME_S", JOB_GRACE_S)) if in_ray_job() else GRACE_S
-        leave = threading.Timer(grace - EXIT_MARGIN_S, os._exit, [INTERRUPTED])
+        leave = threading.Timer(grace - EXIT_MARGIN_S, give_up)
         leave.daemon = True
         leave.start()
         name = signal.Signals(number).name
+        print(f"{name}: trials stop at the end of their epoch, with a checkpoint (again: at once)", flush=True)
         threading.Thread(target=closers[0], args=(name,), daemon=True).start()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

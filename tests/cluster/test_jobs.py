@@ -151,6 +151,7 @@ def test_drivers_that_nobody_submitted_are_not_listed() -> None:
     [
         (ConnectionError("Failed to connect to Ray at address: X."), "no answer (Failed to connect to Ray"),
         (RuntimeError("Request failed with status code 500: Traceback (most\n  line\nValueError: taken"), "taken"),
+        (RuntimeError("Traceback (most\n  line\nOSError: no folder\n.\n."), "OSError: no folder"),
         (AuthenticationError("Missing authentication token"), "put the cluster's token"),
     ],
 )

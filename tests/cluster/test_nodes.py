@@ -85,4 +85,4 @@ def test_jobs_exit_as_their_command_did_and_stop_in_their_own_time(job_server: s
     assert command("stop", "long", address=job_server).returncode == 0
     assert command("logs", "--follow", "long", address=job_server).returncode == 130
     assert "checkpointed" in command("logs", "long", address=job_server).stdout
-    assert "room for 1 trainers" in command("check", address=job_server).stdout
+    assert "room for trainers 1" in command("check", address=job_server).stdout
