@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.tracking import RunKey, Shipper, connect
+from trainer.tracking import RunKey, Shipper, connect, shipped_bytes
 
 _PAGE = 1_000
 
@@ -131,6 +131,11 @@ class JournalShipper:
             target = self._target
             self._shippers[path] = Shipper(target.uri, target.experiment, path, self._run_ids, knows_all=True)
         return self._shippers[path]
+
+
+def unshipped_bytes(folder: Path) -> int:
+    """What the journals of a folder still have for the server."""
+    return sum(path.stat().st_size - shipped_bytes(path) for path in folder.glob("*.jsonl"))
 
 
 def runs_of(target: TrackingTarget) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from typing import Any
 import ray
 from rich.console import Console
 
+from cluster.journal import unshipped_bytes
 from cluster.pool import PoolError, start_pool
 from search.connect import connect_ray, in_ray_job
 from search.course import Course, new_sweep_id
@@ -26,7 +27,7 @@ from search.results import State, read_earlier
 from search.searchers.base import Earlier
 from search.sweep import SweepRun
 from search.sweep_config import Profile, load_profile, write_profile, write_whole
-from search.sweep_tracking import SweepTracking, prepare_experiment, target_of, tracking_uri
+from search.sweep_tracking import TRACKING, SweepTracking, prepare_experiment, target_of, tracking_uri
 from trainer.errors import UserError
 from trainer.fields import walk
 from trainer.tracking import redact
@@ -56,10 +57,7 @@ def start(options: argparse.Namespace) -> int:
     course = Course(folder, profile, _earlier(folder), None)
     try:
         if course.finished:
-            raise UserError(
-                f"{folder}: this sweep has ended ({len(course.ledger.trials)} trials); extend it with "
-                f"--resume {folder} --trials N"
-            )
+            return _ended(course, uri, console)
         write_profile(profile, folder / PROFILE)
         return _run(course, uri, console, began_s)
     finally:
@@ -93,6 +91,37 @@ def _run(course: Course, uri: str, console: Console, began_s: float) -> int:
         return conclude(course, tracking, run, closed, console, began_s)
 
 
+def _ended(course: Course, uri: str, console: Console) -> int:
+    """Nothing is left to do but to tell MLflow what it did not take at the end.
+
+    Raises:
+        UserError: not even that.
+    """
+    folder = course.folder
+    if unshipped_bytes(folder / TRACKING) == 0:
+        raise UserError(
+            f"{folder}: this sweep has ended ({len(course.ledger.trials)} trials); extend it with "
+            f"--resume {folder} --trials N"
+        )
+    course.tracking = SweepTracking(folder, target_of(uri, course.profile.sweep.experiment, course.sweep_id))
+    return 0 if _settle(course, course.tracking, console) else BROKEN
+
+
+def _settle(course: Course, tracking: SweepTracking, console: Console) -> bool:
+    """Ship what is left, compare what MLflow has, write the results; False where the server did not take everything."""
+    shipped = tracking.ship(SHIP_S)
+    course.named(tracking.reconcile(course.states()))
+    course.write()
+    print_results(course.ledger, course.folder, redact(tracking.target.uri), console)
+    if not shipped:
+        console.print(
+            f"tracking: the server did not take everything; the rest waits in {course.folder / TRACKING}; "
+            f"send it with: python -m search --resume {course.folder}",
+            highlight=False,
+        )
+    return shipped
+
+
 def conclude(
     course: Course, tracking: SweepTracking, run: SweepRun, closed: str | None, console: Console, began_s: float
 ) -> int:
@@ -106,13 +135,11 @@ def conclude(
     if best is not None and best.score is not None:
         metrics["best_score"] = best.score
     tracking.finish(state, because, metrics, "" if best is None else best.trial_id, [folder / "sweep.json"])
+    left = unshipped_bytes(folder / TRACKING) / 2**20
+    if left > 1.0:
+        console.print(f"tracking: {left:.0f} MB are on their way to MLflow", highlight=False)
     run.pool.close(SHIP_S)
-    shipped = tracking.ship(SHIP_S)
-    course.named(tracking.reconcile(course.states()))
-    course.write()
-    print_results(ledger, folder, redact(tracking.target.uri), console)
-    if not shipped:
-        console.print(f"tracking: the server did not take everything; the rest waits in {folder / 'tracking'}")
+    _settle(course, tracking, console)
     console.print(f"wall time {time.monotonic() - began_s:.1f} s", highlight=False)
     if closed is not None:
         console.print(f"{closed}; continue with: python -m search --resume {folder}", highlight=False)

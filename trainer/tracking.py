@@ -157,8 +157,7 @@ class Shipper:
     _experiment_id: str = ""
 
     def __post_init__(self) -> None:
-        self._offset_file = self.journal.with_suffix(".offset")
-        self.offset = int(self._offset_file.read_text()) if self._offset_file.exists() else 0
+        self.offset = shipped_bytes(self.journal)
 
     def ship_all(self, closing: threading.Event) -> None:
         while not closing.is_set():
@@ -168,7 +167,7 @@ class Shipper:
             self._connect()
             for run, records in _by_run(lines):
                 self._send_unless_refused(run, records)
-            _write_whole(self._offset_file, str(end))
+            _write_whole(_offset_file(self.journal), str(end))
             self.offset = end
 
     def _read_piece(self, max_bytes: int = 1 << 20) -> tuple[list[dict[str, Any]], int]:
@@ -260,6 +259,16 @@ class Shipper:
             self._client.update_run(run_id, status=status)
         else:
             self._client.set_terminated(run_id, status=status)
+
+
+def shipped_bytes(journal: Path) -> int:
+    """How far a journal has been shipped."""
+    offset = _offset_file(journal)
+    return int(offset.read_text()) if offset.exists() else 0
+
+
+def _offset_file(journal: Path) -> Path:
+    return journal.with_suffix(".offset")
 
 
 def connect(uri: str) -> Any:
