@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.tracking import RunKey, Shipper, connect, shipped_bytes
+from trainer.tracking import PIECE_BYTES, RunKey, Shipper, connect, shipped_bytes
 
 _PAGE = 1_000
+_LEAST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class JournalShipper:
         """Ship what there is; False where the server did not take it (nothing is lost)."""
         try:
             with self._lock:
-                for path in sorted(self._folder.glob("*.jsonl")):
-                    self._shipper(path).ship_all(self._closing)
+                while not self._closing.is_set() and self._ship_round():
+                    pass
         except Exception as error:  # whatever the server did, the journals keep all
             self.last_error = f"{type(error).__name__}: {error}"
             return False
@@ -112,7 +113,7 @@ class JournalShipper:
         return True
 
     def flush(self, timeout_s: float) -> bool:
-        """Ship everything now; False where the server did not take it in time."""
+        """Ship everything, however much it is; False where the server did not answer for so long."""
         deadline = time.monotonic() + timeout_s
         while not self.ship_once():
             if time.monotonic() > deadline:
@@ -123,6 +124,19 @@ class JournalShipper:
     def close(self) -> None:
         """Let :meth:`run` return."""
         self._closing.set()
+
+    def _ship_round(self) -> bool:
+        """Send a piece of every journal, what they have of one run together; False where there was nothing."""
+        shippers = [self._shipper(path) for path in sorted(self._folder.glob("*.jsonl"))]
+        share = max(PIECE_BYTES // max(len(shippers), 1), _LEAST_BYTES)
+        pieces = [(shipper, *shipper.read_piece(share)) for shipper in shippers]
+        lines = [line for _, of_journal, _ in pieces for line in of_journal]
+        if lines:
+            shippers[0].send(lines)
+            for shipper, of_journal, end in pieces:
+                if of_journal:
+                    shipper.shipped(end)
+        return bool(lines)
 
     def _shipper(self, path: Path) -> Shipper:
         if self._run_ids is None:

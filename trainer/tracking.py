@@ -26,6 +26,8 @@ from trainer.errors import UserError
 
 MAX_METRICS, MAX_PARAMS, MAX_PARAM_CHARS = 800, 100, 6_000
 """What goes into one batch beside up to 100 tags (MLflow takes 1,000 values in all), and into one parameter."""
+PIECE_BYTES = 1 << 20
+"""Of a journal are read at a time."""
 _LONG_VALUE_FOLDER = "params"
 _REFUSALS = ("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
@@ -161,16 +163,25 @@ class Shipper:
 
     def ship_all(self, closing: threading.Event) -> None:
         while not closing.is_set():
-            lines, end = self._read_piece()
+            lines, end = self.read_piece()
             if not lines:
                 return
-            self._connect()
-            for run, records in _by_run(lines):
-                self._send_unless_refused(run, records)
-            _write_whole(_offset_file(self.journal), str(end))
-            self.offset = end
+            self.send(lines)
+            self.shipped(end)
 
-    def _read_piece(self, max_bytes: int = 1 << 20) -> tuple[list[dict[str, Any]], int]:
+    def send(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Send records, those of one run together."""
+        self._connect()
+        for run, records in _by_run(lines):
+            self._send_unless_refused(run, records)
+
+    def shipped(self, end: int) -> None:
+        """Remember that the journal was sent up to this byte."""
+        _write_whole(_offset_file(self.journal), str(end))
+        self.offset = end
+
+    def read_piece(self, max_bytes: int = PIECE_BYTES) -> tuple[list[dict[str, Any]], int]:
+        """The next whole lines, and the byte after them."""
         with self.journal.open("rb") as file:
             file.seek(self.offset)
             piece = file.read(max_bytes)

@@ -88,12 +88,12 @@ def test_what_a_trial_recorded_since_the_last_time_goes_out_in_one_batch(
             return method(*given, **named)
 
         monkeypatch.setattr(mlflow.MlflowClient, name, counted)
-    driver = Journal(tmp_path / "j" / "driver.jsonl")
+    driver, trainer = (Journal(tmp_path / "j" / f"{name}.jsonl") for name in ("verdicts", "trainer"))
     for trial_id in ("t0", "t1"):
         run = target.run_of(trial_id)
         driver.params(run, {"agent.lr": 1e-3})
         for epoch in range(3):
-            driver.metrics(run, {"loss": 1.0, "score": 2.0}, epoch)
+            trainer.metrics(run, {"loss": 1.0, "score": 2.0}, epoch)
         driver.tags(run, {"state": "complete"})
         driver.status(run, "FINISHED")
     assert JournalShipper(tmp_path / "j", target).flush(60.0)
@@ -121,3 +121,23 @@ def test_a_run_that_somebody_deleted_does_not_hold_up_the_others(tmp_path: Path,
     journal.metrics(target.run_of("t1"), {"loss": 3.0}, 2)
     assert shipper.flush(60.0)
     assert [run.data.tags["trial_id"] for run in runs(target)] == ["t1"]
+
+
+def test_no_journal_waits_until_another_is_empty(
+    tmp_path: Path, target: TrackingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "PIECE_BYTES", 1)
+    monkeypatch.setattr(journal_module, "_LEAST_BYTES", 1)
+    sent: list[str] = []
+
+    def send(_shipper: journal_module.Shipper, lines: list[dict[str, Any]]) -> None:
+        sent.append("".join(line["run"]["name"] for line in lines))
+
+    monkeypatch.setattr(journal_module.Shipper, "send", send)
+    for name in ("a", "b"):
+        journal = Journal(tmp_path / "j" / f"{name}.jsonl")
+        for epoch in range(2):
+            journal.metrics(target.run_of(name), {"loss": 1.0}, epoch)
+    assert JournalShipper(tmp_path / "j", target).flush(60.0)
+    assert sent == ["ab", "ab"]
+    assert journal_module.unshipped_bytes(tmp_path / "j") == 0
