@@ -54,7 +54,7 @@ class Entry:
 
 @dataclass
 class _Trainer:
-    stops: dict[str, int] = field(default_factory=dict)  # trials to stop, told at its next call, and their lanes
+    stops: dict[str, Entry] = field(default_factory=dict)  # trials to stop, told at its next call
     place: str = ""
     device: str = ""
     busy: float = 0.0
@@ -119,7 +119,7 @@ class PoolState:
         self.touched.add(trial_id)
         trainer = None if entry is None else self._trainers.get(entry.trainer or "")
         if entry is not None and trainer is not None:
-            trainer.stops[trial_id] = entry.lanes
+            trainer.stops[trial_id] = entry
 
     def exchange(self, trainer_id: str, news: News, trainers: int) -> Orders:
         """Take a trainer's news and fill its offer.
@@ -147,7 +147,8 @@ class PoolState:
         stops, trainer.stops = trainer.stops, {}
         if self.draining:
             return Orders(stop=tuple(stops), leave=True)
-        chosen = self._choose(trainer_id, news.offer, sum(stops.values()), trainers)
+        freed = sum(entry.lanes for entry in stops.values() if _holds(news, entry))
+        chosen = self._choose(trainer_id, news.offer, freed, trainers)
         passed = {entry.request.trial_id: entry.passed for entry in self._of(trainer_id) if entry.passed}
         given = () if chosen else self._give_back(trainer_id)
         admissions = tuple(self._admit(trainer_id, entry) for entry in chosen)
@@ -328,6 +329,12 @@ class PoolState:
 
     def _of(self, trainer_id: str) -> Iterable[Entry]:
         return (entry for entry in self.entries.values() if entry.trainer == trainer_id)
+
+
+def _holds(news: News, entry: Entry) -> bool:
+    """Whether the trainer still counts a trial's lanes as taken: in its last epoch, or gone, its offer has them."""
+    budget = entry.request.rungs[-1]
+    return news.epochs.get(entry.request.trial_id, budget) + 1 < budget
 
 
 def check_rungs(request: TrialRequest, config: TrialConfig) -> None:

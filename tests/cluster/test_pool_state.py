@@ -318,3 +318,19 @@ def test_what_trainers_said_of_themselves_outlives_them() -> None:
         "a": {"place": "host:1", "device": "GPU 0", "busy": 0.25, "gone": True},
         "b": {"place": "host:2", "device": "GPU 1", "busy": 0.5, "gone": False},
     }
+
+
+@pytest.mark.parametrize(("epoch", "refilled"), [(1, ["t2"]), (3, []), (None, [])])
+def test_lanes_of_a_stopped_trial_are_given_out_once(epoch: int | None, refilled: list[str]) -> None:
+    """The trainer's offer has them already where the trial is in its last epoch of four, or has ended meanwhile."""
+    state = pool(3)
+
+    def offer(lanes: int) -> Offer:
+        return Offer(lanes=lanes, lane_bytes={SIGNATURE: 10}, groups=(SIGNATURE,))
+
+    assert ask(state, offer=offer(2 * LANES)) == ["t0", "t1"]
+    state.stop("t0")
+    epochs = {"t1": 1} if epoch is None else {"t0": epoch, "t1": 1}
+    orders = state.exchange("a", News(offer(0), epochs=epochs), 1)
+    assert orders.stop == ("t0",)
+    assert admitted(orders) == refilled
