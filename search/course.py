@@ -81,9 +81,8 @@ class Course:
             if self.live:
                 self.live = False
                 self._append({"kind": "stop", "because": because, "time": time.time()})
-                if self.tracking is not None:
-                    for trial in self.ledger.open_trials:
-                        self.tracking.parked(trial.trial_id, because)
+                if self.tracking is not None and not self.finished:
+                    self.tracking.parked((trial.trial_id for trial in self.ledger.open_trials), because)
             self.write()
 
     @property

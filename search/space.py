@@ -63,7 +63,7 @@ class Dimension:
             return self.choices[min(int(unit * len(self.choices)), len(self.choices) - 1)]
         low, high = self._warped_ends()
         warped = low + unit * (high - low)
-        value = math.exp(warped) if self.log else warped
+        value = float(f"{math.exp(warped) if self.log else warped:.12g}")  # 0.003, not 0.002999999999999999
         if self.kind == "integer":
             return int(min(max(round(value), self.low), self.high))
         return float(min(max(value, self.low), self.high))

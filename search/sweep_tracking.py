@@ -8,7 +8,7 @@ recorded it first. The driver itself talks to MLflow at the start and at the end
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,7 +51,7 @@ class SweepTracking:
         """
         parent = self.target.parent
         self._journal.params(parent, params)
-        self._journal.tags(parent, {"state": State.RUNNING.value})
+        self._journal.tags(parent, {"state": State.RUNNING.value, "ended_because": ""})
         self._journal.status(parent, STATUS[State.RUNNING])
         self._artifacts(parent, files)
         return self.ship(timeout_s)
@@ -74,11 +74,11 @@ class SweepTracking:
         whole = ("result.json", "policies") if state is State.COMPLETE else ()
         self._artifacts(run, [folder / name for name in ("config.toml", "trial.json", *whole)])
 
-    def parked(self, trial_id: str, because: str) -> None:
-        """Nobody trains the trial for now."""
-        run = self.target.run_of(trial_id)
-        self._journal.tags(run, {"state": State.PARKED.value, "ended_because": because})
-        self._journal.status(run, STATUS[State.PARKED])
+    def parked(self, trial_ids: Iterable[str], because: str) -> None:
+        """Nobody trains these trials for now, nor searches; said at once, for there may be no time for more."""
+        for run in (*(self.target.run_of(trial_id) for trial_id in trial_ids), self.target.parent):
+            self._journal.tags(run, {"state": State.PARKED.value, "ended_because": because})
+            self._journal.status(run, STATUS[State.PARKED])
 
     def finish(self, state: State, because: str, metrics: Mapping[str, float], best: str, files: list[Path]) -> None:
         """The sweep ended, or was parked."""

@@ -215,3 +215,10 @@ def test_every_configuration_of_a_small_space_is_listed() -> None:
     assert space.configurations(10) == [{"a": "x"}, {"a": "y", "n": 1}, {"a": "y", "n": 2}, {"a": "y", "n": 3}]
     assert space.configurations(3) is None
     assert Space((Dimension("c", "float"),)).configurations(10) is None
+
+
+@pytest.mark.parametrize("value", [3e-3, 1e-2, 7.5e-4])
+def test_a_number_that_a_person_wrote_comes_back_as_it_was(value: float) -> None:
+    for log in (False, True):
+        dimension = Dimension("x", "float", 3e-4, 1e-2, log=log)
+        assert dimension.decode(dimension.encode(value)) == value

@@ -82,10 +82,14 @@ def test_a_trials_run_says_how_the_trial_ended(sweep: Sweep, state: State, statu
 
 def test_a_trial_that_was_parked_runs_again_after_a_resume(sweep: Sweep) -> None:
     sweep.tracking.begun("t0", {"agent.lr": 1e-3}, again=False)
-    sweep.tracking.parked("t0", "SIGTERM")
+    sweep.tracking.parked(["t0"], "SIGTERM")
     assert sweep.tracking.ship(SHIP_S)
-    assert (sweep.run("t0").info.status, sweep.run("t0").data.tags["state"]) == ("KILLED", "parked")
+    for run in (sweep.run("t0"), sweep.run(None)):
+        assert (run.info.status, run.data.tags["state"]) == ("KILLED", "parked")
+        assert run.data.tags["ended_because"] == "SIGTERM"
     again = sweep.open()
+    assert again.start({}, [], SHIP_S)
+    assert (sweep.run(None).info.status, sweep.run(None).data.tags["ended_because"]) == ("RUNNING", "")
     again.begun("t0", {"agent.lr": 1e-3}, again=True)
     assert again.ship(SHIP_S)
     assert (sweep.run("t0").info.status, sweep.run("t0").data.tags["state"]) == ("RUNNING", "running")
