@@ -50,7 +50,7 @@ def refused_and_nothing_written(ended: Ended, out: Path, *parts: str) -> None:
         ("agent.lr=nan", ("agent.lr = nan", "finite")),
         ("agent.lr=true", ("agent.lr = True", "a number is right, not a flag")),
         ("training.epochs=1.5", ("training.epochs = 1.5", "valid integer")),
-        ("training.batch=65", ("training.batch = 65", "multiple of 64")),
+        ("training.batch=65", ("training.batch = 65", "multiple of 16")),
         ("agent=3", ("agent = 3",)),
         ("agent.lr", ("dotted.key=value",)),
         ("=1", ("dotted.key=value",)),

@@ -27,7 +27,7 @@ SPACE = 'type = "uniform"\nlow = 0.1\nhigh = 0.2\n'
     [
         ('[sweep.space."agent.learning_rate"]\n' + SPACE, "no field agent.learning_rate"),
         ('[sweep.space."agent.gamma"]\ntype = "uniform"\nlow = 0.5\nhigh = 1.5\n', "outside the field's bounds"),
-        ('[sweep.space."training.batch"]\ntype = "categorical"\nchoices = [65, 66]\n', "must be a multiple of 64"),
+        ('[sweep.space."training.batch"]\ntype = "categorical"\nchoices = [65, 66]\n', "must be a multiple of 16"),
         ('[sweep.space."agent.gamma"]\ntype = "uniform"\nlow = 0.9\nhigh = 0.5\n', "must be below"),
         (
             '[sweep.space."agent.health_gradient_low"]\ntype = "log"\nlow = 1e3\nhigh = 1e5\n',

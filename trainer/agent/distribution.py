@@ -17,8 +17,7 @@ from trainer.lanes.ops import lane_mean, lane_sum
 
 def expectation(logits_LBKA: Tensor, atoms_LA: Tensor) -> Tensor:
     """Action values ``[L, B, K]`` in reward units: the mean of each distribution (Bellemare et al. 2017, section 4)."""
-    probability_LBKA = torch.softmax(logits_LBKA.float(), dim=-1)
-    return (probability_LBKA * atoms_LA[:, None, None]).sum(-1)
+    return weighted_sums(torch.softmax(logits_LBKA.float(), dim=-1), atoms_LA.unsqueeze(1))[0]
 
 
 def moments(logits_LBKA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,9 +32,19 @@ def moments(logits_LBKA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
 
 def raw_moments(probability_LBKA: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
     """Means of z and of z^2 of each distribution, both ``[L, B, K]``."""
-    atoms = atoms_LA[:, None, None]
-    weighted_LBKA = probability_LBKA * atoms
-    return weighted_LBKA.sum(-1), weighted_LBKA.mul_(atoms).sum(-1)
+    mean, square = weighted_sums(probability_LBKA, torch.stack((atoms_LA, atoms_LA * atoms_LA), dim=1))
+    return mean, square
+
+
+def weighted_sums(value_LBKA: Tensor, weight_LMA: Tensor) -> tuple[Tensor, ...]:
+    """Sums over the atoms of ``value`` times each of M weights, ``[L, B, K]`` each.
+
+    One product on the CPU, where sums over few neighbours are slow; a GPU would round its factors to fewer digits.
+    """
+    if value_LBKA.is_cuda:
+        return tuple((value_LBKA * weight_LA[:, None, None]).sum(-1) for weight_LA in weight_LMA.unbind(1))
+    sums_LMN = torch.bmm(weight_LMA, value_LBKA.flatten(1, 2).mT)
+    return sums_LMN.view(*weight_LMA.shape[:2], *value_LBKA.shape[1:3]).unbind(1)
 
 
 def pooled_reach(mean_LBG: Tensor, square_LBG: Tensor, spread_L: Tensor) -> tuple[Tensor, Tensor]:

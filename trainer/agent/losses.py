@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.agent.distribution import raw_moments
+from trainer.agent.distribution import raw_moments, weighted_sums
 from trainer.agent.params import AgentParams
 from trainer.lanes.ops import lane_mean
 
@@ -64,9 +64,8 @@ def value_loss(
     """
     log_probability = torch.log_softmax(logits_LBGA.float(), dim=-1)
     cross_entropy_LBG = -(smoothed_LBGA * log_probability).sum(-1)
-    atoms = atoms_LA.reshape(atoms_LA.shape[0], 1, 1, -1)
     probability = log_probability.exp()
-    error_LBG = ((probability - target_LBGA) * atoms).sum(-1)
+    (error_LBG,) = weighted_sums(probability - target_LBGA, atoms_LA.unsqueeze(1))
     return blend(cross_entropy_LBG, error_LBG, raw_moments(probability.detach(), atoms_LA), alpha_L, sigma_L)
 
 

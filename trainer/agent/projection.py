@@ -83,12 +83,9 @@ class Overflow:
 
 def overflow(probability_LBGA: Tensor, target_LBA: Tensor, atoms_LA: Tensor) -> Overflow:
     """What the projection is about to put on the ends."""
-    target_LB1A = target_LBA.unsqueeze(2)
-    low_L, high_L = atoms_LA[:, 0].reshape(-1, 1, 1, 1), atoms_LA[:, -1].reshape(-1, 1, 1, 1)
-    weighted_LBGA = probability_LBGA * target_LB1A
-    return Overflow(
-        below_LBG=(probability_LBGA * (target_LB1A < low_L).to(probability_LBGA.dtype)).sum(-1),
-        above_LBG=(probability_LBGA * (target_LB1A > high_L).to(probability_LBGA.dtype)).sum(-1),
-        mean_LBG=weighted_LBGA.sum(-1),
-        square_LBG=weighted_LBGA.mul_(target_LB1A).sum(-1),
-    )
+    target_LBA = target_LBA.to(probability_LBGA.dtype)
+    low_L, high_L = atoms_LA[:, 0].reshape(-1, 1, 1), atoms_LA[:, -1].reshape(-1, 1, 1)
+    ends = ((target_LBA < low_L).to(target_LBA.dtype), (target_LBA > high_L).to(target_LBA.dtype))
+    weight_LBMA = torch.stack((*ends, target_LBA, target_LBA * target_LBA), dim=2)
+    sums_LBGM = torch.matmul(probability_LBGA, weight_LBMA.mT)
+    return Overflow(*sums_LBGM.unbind(-1))

@@ -25,8 +25,5 @@ def mirror_where(view: MirrorView, mirror: Tensor, features: Tensor) -> Tensor:
         mirror: bool ``[...]``, broadcast over the leading axes of ``features``.
         features: float32 ``[..., F]``, raw.
     """
-    mirror = mirror.unsqueeze(-1)
-    column = torch.where(mirror, view.partner_F, torch.arange(features.shape[-1], device=features.device))
-    sign = torch.where(mirror, view.sign_F, 1.0)
-    offset = torch.where(mirror, view.offset_F, 0.0)
-    return torch.gather(features, -1, column.expand(features.shape)).mul_(sign).add_(offset)
+    mirrored = features.index_select(-1, view.partner_F).mul_(view.sign_F).add_(view.offset_F)
+    return torch.where(mirror.unsqueeze(-1), mirrored, features)

@@ -115,9 +115,16 @@ def _search(cumulative_LBF: Tensor, point_LB: Tensor) -> tuple[Tensor, Tensor]:
     """
     total_LB = cumulative_LBF[..., -1]
     point_LB = torch.minimum(point_LB, total_LB * _BELOW_ONE)
-    found_LB = (cumulative_LBF <= point_LB.unsqueeze(-1)).sum(-1).clamp_(max=cumulative_LBF.shape[-1] - 1)
+    found_LB = _exceeding(cumulative_LBF, point_LB).clamp_(max=cumulative_LBF.shape[-1] - 1)
     before_LB = cumulative_LBF.gather(-1, (found_LB - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return found_LB, torch.where(found_LB > 0, point_LB - before_LB, point_LB)
+
+
+def _exceeding(cumulative_LBF: Tensor, point_LB: Tensor) -> Tensor:
+    """Parts whose cumulative sum does not exceed the point. A GPU's sums may fall by a rounding: it counts."""
+    if cumulative_LBF.is_cuda:
+        return (cumulative_LBF <= point_LB.unsqueeze(-1)).sum(-1)
+    return torch.searchsorted(cumulative_LBF.contiguous(), point_LB.unsqueeze(-1), right=True).squeeze(-1)
 
 
 def _block(parts: Tensor, block_LB: Tensor) -> Tensor:

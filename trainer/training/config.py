@@ -8,8 +8,9 @@ from pydantic import field_validator
 
 from trainer.fields import Frozen, dynamic, static
 
-ROW_BLOCK = 64
-"""Rows of a lane's slice come in multiples of this, so that vector tails never depend on the neighbours."""
+ROW_BLOCK = 16
+"""Rows of a lane's slice come in multiples of this: times the four branches 64 elements, so that vector tails never
+depend on the neighbours, and whole tiles of rows on a GPU."""
 
 
 class TrainingConfig(Frozen):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
 from trainer.config import TrialConfig
 from trainer.lanes.tree import flatten, take
+from trainer.training.config import ROW_BLOCK
 from trainer.training.group import LaneGroup
 from trainer.training.lane_state import LaneState
 from trainer.training.prepare import Prepared
@@ -19,11 +21,17 @@ from .conftest import CPU, tiny
 EPOCHS = 3
 
 
-def neighbours(count: int) -> list[TrialConfig]:
+def neighbours(count: int, **changes: Any) -> list[TrialConfig]:
     """Configs that differ in every way that lanes of one group may."""
     return [
         tiny(
-            **{"seed": 100 + i, "agent.lr": 1e-4 * (i + 1), "agent.gamma": 0.8 + 0.005 * i, "agent.tau": 0.02 * (i % 4)}
+            **changes,
+            **{
+                "seed": 100 + i,
+                "agent.lr": 1e-4 * (i + 1),
+                "agent.gamma": 0.8 + 0.005 * i,
+                "agent.tau": 0.02 * (i % 4),
+            },
         )
         for i in range(count)
     ]
@@ -65,6 +73,14 @@ def test_a_lane_is_bit_identical_at_any_group_size_and_slot(
     state, history = run(prepared, tiny(), neighbours(size - 1), slot)
     assert history == alone[1]
     assert_same_bits(state, alone[0])
+
+
+@pytest.mark.parametrize(("size", "slot"), [(3, 1), (8, 7), (13, 0)])
+def test_so_is_one_of_the_fewest_rows(prepared: Prepared, size: int, slot: int) -> None:
+    few = {"training.batch": ROW_BLOCK, "training.episodes": ROW_BLOCK}
+    alone, beside = run(prepared, tiny(**few), [], 0), run(prepared, tiny(**few), neighbours(size - 1, **few), slot)
+    assert beside[1] == alone[1]
+    assert_same_bits(beside[0], alone[0])
 
 
 def test_the_same_seed_gives_the_same_result_twice_and_another_seed_another(
