@@ -1,20 +1,21 @@
-"""Speed of the captured steps on one NVIDIA GPU, beside what the card could do::
+"""Speed of the captured steps on one NVIDIA GPU, beside peers on the same card and beside what the card could do::
 
-    python -m benchmarks.gpu --out benchmarks/results/h200_2026-12-01 [--lanes 1 8 32 128] [--precision bf16]
+    python -m benchmarks.gpu [--out benchmarks/results/h200_2026-12-01] [--lanes 1 8 32 128] [--precision bf16]
+        [--no-peers] [--env] [--large-batch]
 
 The reference network of design.md: state 96 (88 channels, 7 of the portfolio and the bias), hidden 256, 4 branches, 13
 actions, 52 atoms; batch 512 per lane, 64k transitions per lane. Each number is the median of several rounds of graph
-replays. Beside it stand two counted floors: floating-point operations over the matrix rate, and bytes (everything once)
-over the copy rate, both measured in the same run. ``floor / ours`` is the larger floor over the measured time.
+replays. The limit beside it is the rate that counted work allows: floating-point operations over the matrix rate, or
+bytes (everything once) over the copy rate, whichever takes longer; both rates are measured in the same run. Peers are
+those of :mod:`benchmarks.gpu_processes`, in the same run as well. A whole sweep is :mod:`benchmarks.gpu_sweep`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import gpu_processes
+from benchmarks.gpu_table import Line, default_out, markdown, write
 from trainer.agent.network import NetworkShape, layout
 from trainer.config import TrialConfig
 from trainer.env.actions import ACTIONS as JOINT
@@ -71,36 +74,78 @@ class Row:
     unit: str
     flops: float
     bytes: float
+    bar: float | None = None
+
+    def line(self, card: Card) -> Line:
+        """Beside the rate that the larger floor allows."""
+        matmul = card.matmul_flops[next((p for p in card.matmul_flops if p in self.what), "tf32")]
+        floor = max(self.flops / matmul, self.bytes / card.copy_bytes_per_s)
+        limit = self.per_second * self.seconds / floor if floor else None
+        note = f"{self.seconds * 1e6:,.1f} us a step, floor {floor * 1e6:,.1f} us" if floor else ""
+        return Line(self.what, self.per_second, self.unit, limit=limit, bar=self.bar, note=note)
+
+
+BARS = {"learn 128 x 512": 60_000.0, "learn 1 x 512": 6_000.0, "learn 8 x 8192": 4_500.0, "collect 128 x 512": 50e6}
+"""Aimed at, by kind of step, lanes and batch."""
+ABOUT = """`python -m benchmarks.gpu`: reference network (state 95, hidden 256, 4 branches, 13 actions, 52 atoms), batch
+512 and 65,536 transitions per lane, 1,024 episodes per lane; medians of CUDA-graph replays. *Of the limit*: ours over
+the rate that counted work allows at the measured copy and matrix rates."""
 
 
 def main() -> None:
     """Measure, print the table, write it."""
+    asked = _parse()
+    card = measure_card()
+    print(card, flush=True)
+    lines: list[Line] = []
+    prepared = prepare(reference(), GPU)
+    compiles = not asked.no_compile
+    sizes = [(lanes, 512) for lanes in asked.lanes] + ([(8, 8192)] if asked.large_batch else [])
+    for precision in asked.precision:
+        for lanes, batch in sizes:
+            config = reference(precision=precision, compile=compiles, batch=batch)
+            lines += [row.line(card) for row in measure(config, prepared, lanes, asked.profile)]
+            report(asked.out, card, lines)
+    if asked.env:
+        lines += [row.line(card) for row in measure_env(reference(compile=compiles), prepared, 128)]
+        report(asked.out, card, lines)
+    if not asked.no_peers:
+        lines += peers(asked.out, lines)
+        report(asked.out, card, lines)
+    print(markdown(lines))
+
+
+def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="results without suffix; .json and .md are written")
+    parser.add_argument("--out", type=Path, help="results without suffix; .json and .md are written")
     parser.add_argument("--lanes", type=int, nargs="*", default=[1, 8, 32, 128])
     parser.add_argument("--precision", nargs="+", default=["bf16"])
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--profile", type=Path, help="folder for kernel tables")
     parser.add_argument("--env", action="store_true", help="environment steps too")
     parser.add_argument("--large-batch", action="store_true", help="8 lanes x batch 8,192 too")
     asked = parser.parse_args()
-    card = measure_card()
-    print(card, flush=True)
-    rows: list[Row] = []
-    prepared = prepare(reference(), GPU)
-    for precision in asked.precision:
-        for lanes in asked.lanes:
-            config = reference(precision=precision, compile=not asked.no_compile)
-            rows += measure(config, prepared, lanes, asked.profile)
-            write(asked.out, card, rows)
-        if asked.large_batch:
-            config = reference(precision=precision, compile=not asked.no_compile, batch=8192)
-            rows += measure(config, prepared, 8, asked.profile)
-            write(asked.out, card, rows)
-    if asked.env:
-        rows += measure_env(reference(compile=not asked.no_compile), prepared, 128)
-        write(asked.out, card, rows)
-    print(asked.out.with_suffix(".md").read_text())
+    if asked.out is None:
+        asked.out = default_out()
+    return asked
+
+
+def peers(out: Path, lines: Sequence[Line]) -> list[Line]:
+    """Processes and stacked modules on the same card, beside the best 128-lane rate of ``lines``."""
+    ours = [line.ours for line in lines if line.what.startswith("learn") and "128 x 512" in line.what]
+    torch.cuda.empty_cache()
+    beside = out.with_name(out.name + "_processes")
+    options = f"--no-mps --variants plain captured --processes 8 16 --vmap 128 --out {beside}"
+    return gpu_processes.compare(gpu_processes.parse(options.split()), max(ours, default=None)).lines()
+
+
+def report(out: Path, card: Card, lines: Sequence[Line]) -> None:
+    """Write what there is so far."""
+    rates = {f"matmul {name}, FLOP/s": rate for name, rate in card.matmul_flops.items()}
+    matmul = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in card.matmul_flops.items())
+    about = f"{ABOUT} Copy {card.copy_bytes_per_s / 1e12:.2f} TB/s; matrix products, TFLOP/s: {matmul}."
+    write(out, card.name, about, lines, {"copy, bytes/s": card.copy_bytes_per_s, **rates})
 
 
 def measure(config: TrialConfig, prepared: Prepared, lanes: int, profile: Path | None) -> list[Row]:
@@ -134,13 +179,21 @@ def measure(config: TrialConfig, prepared: Prepared, lanes: int, profile: Path |
             print(f"{name} {kind}\n" + "\n".join(table.splitlines()[:22]), flush=True)
     shape, size = group.setting.shape, 2 if training.precision == "bf16" else 4
     return [
-        Row(f"learn {name}", learn, lanes / learn, "lane-steps/s", *learn_work(shape, lanes, training.batch, size)),
+        Row(
+            f"learn {name}",
+            learn,
+            lanes / learn,
+            "lane-steps/s",
+            *learn_work(shape, lanes, training.batch, size),
+            bar=BARS.get(f"learn {lanes} x {training.batch}"),
+        ),
         Row(
             f"collect {name}, {training.episodes} episodes",
             collect,
             lanes * training.episodes / collect,
             "env steps/s, policy",
             *policy_work(shape, lanes, training.episodes, size),
+            bar=BARS.get(f"collect {lanes} x {training.batch}"),
         ),
         Row(
             f"evaluate {name}, {slots} slots",
@@ -149,7 +202,7 @@ def measure(config: TrialConfig, prepared: Prepared, lanes: int, profile: Path |
             "env steps/s, greedy",
             *policy_work(shape, lanes, slots, 4),
         ),
-        Row(f"start-up {name}", ready, 1 / ready, "1/s", 0.0, 0.0),
+        Row(f"start-up {name}", ready, ready, "s", 0.0, 0.0, bar=10.0),
     ]
 
 
@@ -203,6 +256,7 @@ def measure_env(config: TrialConfig, prepared: Prepared, lanes: int) -> list[Row
             "env steps/s, random",
             0.0,
             float(moved),
+            bar=500e6,
         )
     ]
 
@@ -289,33 +343,6 @@ def kernels(step: Callable[[int], Any], steps: int) -> str:
     total, count = sum(f[0] for f in found), sum(f[1] for f in found)
     lines = [f"{total:9.1f} us {count:6.1f} kernels"]
     return "\n".join(lines + [f"{us:9.1f} us {n:6.1f} x {key[:110]}" for us, n, key in found])
-
-
-def write(out: Path, card: Card, rows: list[Row]) -> None:
-    """Results as JSON (name -> value) and as a table."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    values: dict[str, Any] = {"card": card.name, "torch": torch.__version__, "copy_bytes_per_s": card.copy_bytes_per_s}
-    values |= {f"matmul_{name}_flops": rate for name, rate in card.matmul_flops.items()}
-    lines = [
-        f"# {card.name}, torch {torch.__version__}",
-        "",
-        f"Copy {card.copy_bytes_per_s / 1e12:.2f} TB/s; matrix products "
-        + ", ".join(f"{name} {rate / 1e12:.0f} TFLOP/s" for name, rate in card.matmul_flops.items())
-        + ". Times are medians of graph replays.",
-        "",
-        "| what | step, us | rate | unit | floor FLOPs, us | floor bytes, us | floor / ours |",
-        "|---|---:|---:|---|---:|---:|---:|",
-    ]
-    for row in rows:
-        matmul = card.matmul_flops[next((p for p in card.matmul_flops if p in row.what), "tf32")]
-        by_flops, by_bytes = row.flops / matmul, row.bytes / card.copy_bytes_per_s
-        values[row.what] = row.per_second
-        lines.append(
-            f"| {row.what} | {row.seconds * 1e6:,.1f} | {row.per_second:,.0f} | {row.unit} | {by_flops * 1e6:,.1f} | "
-            f"{by_bytes * 1e6:,.1f} | {max(by_flops, by_bytes) / row.seconds:.2f} |"
-        )
-    out.with_suffix(".md").write_text("\n".join(lines) + "\n")
-    out.with_suffix(".json").write_text(json.dumps(values, indent=1))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,9 @@ import argparse
 import contextlib
 import json
 import os
-import queue
 import shutil
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,9 +32,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.children import Child, ChildError, end_all, orders, say, together
 from benchmarks.gpu_table import Line, default_out, markdown, write
 
-ROOT = Path(__file__).resolve().parents[1]
 LANES = 128
 OURS = f"learn, {LANES} lanes"
 UNIT = "learner steps/s"
@@ -45,7 +42,7 @@ BARS = {"plain": 100.0, "eager": 100.0, "captured": 20.0}
 READY_S = {"captured": 240.0, "ours": 300.0, "vmap compiled": 90.0}
 OTHERS_READY_S = 120.0
 ANSWER_S = 20.0  # of the MPS control
-TIES_S = 20.0  # a child that should have stopped has this long to say so
+LATE_S = 20.0  # a child that should have stopped has this long to say so
 ABOUT = """Learner steps a second, all processes together (`python -m benchmarks.gpu_processes`). Every process trains
 one lane of the reference network by learn steps alone, batch 512. *plain* is PyTorch as one writes it today, *eager*
 and *captured* are our own step with one lane, *vmap* stacks the plain network in one process. Ours is one process of
@@ -94,7 +91,7 @@ class Found:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, or be one of the processes measured."""
-    asked = _parse(arguments)
+    asked = parse(arguments)
     if asked.child is not None:
         child(asked)
         return
@@ -102,10 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(markdown(found.lines()))
 
 
-def compare(asked: argparse.Namespace) -> Found:
-    """Everything asked for."""
-    found = Found(asked.out)
-    if asked.ours is not None:
+def compare(asked: argparse.Namespace, ours: float | None = None) -> Found:
+    """Everything asked for; ``ours`` where it was measured before."""
+    found = Found(asked.out, ours)
+    if ours is not None:
+        found.values["ours from"] = "the same run"
+    elif asked.ours is not None:
         found.ours = ours_of(json.loads(asked.ours.read_text(encoding="utf-8")))
         found.values["ours from"] = asked.ours.name
     else:
@@ -133,83 +132,6 @@ def ours_of(values: Mapping[str, Any]) -> float:
     return float(max(rates))
 
 
-class ChildError(RuntimeError):
-    """A child did not do what it was started for."""
-
-
-class Child:
-    """One process that trains when told to; every wait has an end.
-
-    Args:
-        asked: the parent's arguments.
-        variant: what it trains.
-        lanes: how many it trains.
-        environment: variables of its own.
-        log: where its error output goes.
-    """
-
-    def __init__(
-        self, asked: argparse.Namespace, variant: str, lanes: int, environment: Mapping[str, str], log: Path
-    ) -> None:
-        self.log = log
-        command = [sys.executable, "-m", "benchmarks.gpu_processes", "--child", variant, "--lanes", str(lanes)]
-        command += ["--device", asked.device, *(["--tiny"] if asked.tiny else [])]
-        with log.open("w") as errors:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def tell(self, **what: float) -> None:
-        """Say one line."""
-        with contextlib.suppress(OSError):
-            assert self.process.stdin is not None
-            self.process.stdin.write(json.dumps(what) + "\n")
-            self.process.stdin.flush()
-
-    def hear(self, timeout_s: float) -> dict[str, float]:
-        """Its next line.
-
-        Raises:
-            ChildError: it died, or said nothing in time.
-        """
-        try:
-            line = self._lines.get(timeout=max(timeout_s, 0.0))
-        except queue.Empty as error:
-            raise ChildError(f"nothing heard for {timeout_s:.0f} s") from error
-        if line is None:
-            last = [text for text in self.log.read_text(errors="replace").splitlines() if text.strip()][-1:]
-            raise ChildError(f"died: {last[0].strip()[:200] if last else 'no word'}")
-        said: dict[str, float] = json.loads(line)
-        return said
-
-    def end(self) -> None:
-        """Ask it to go, then see to it."""
-        with contextlib.suppress(OSError):
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-        try:
-            self.process.wait(timeout=TIES_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=TIES_S)
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                self._lines.put(line)
-        self._lines.put(None)
-
-
 def _crowd(
     asked: argparse.Namespace,
     variant: str,
@@ -224,11 +146,11 @@ def _crowd(
     with tempfile.TemporaryDirectory(prefix="paceline-processes-") as folder:
         logs = [Path(folder) / f"{index}.log" for index in range(most)]
         started = time.monotonic()
-        children = [Child(asked, variant, 1, environment, logs[0])]
+        children = [_child(asked, variant, 1, logs[0], environment)]
         try:
             first = children[0].hear(ready_s)  # alone: what it compiles the others find on disk
             single = {**environment, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-            children += [Child(asked, variant, 1, single, log) for log in logs[1:]]
+            children += [_child(asked, variant, 1, log, single) for log in logs[1:]]
             deadline = time.monotonic() + ready_s
             for each in children[1:]:
                 each.hear(deadline - time.monotonic())
@@ -239,14 +161,14 @@ def _crowd(
         except ChildError as error:
             found.failed(name, str(error))
         finally:
-            _end(children)
+            end_all(children)
 
 
 def _alone(asked: argparse.Namespace, variant: str, found: Found, name: str, lanes: int | None = None) -> float | None:
     """One process with many lanes."""
     count = asked.lanes if lanes is None else lanes
     with tempfile.TemporaryDirectory(prefix="paceline-processes-") as folder:
-        one = Child(asked, variant, count, {}, Path(folder) / "0.log")
+        one = _child(asked, variant, count, Path(folder) / "0.log", {})
         try:
             one.hear(READY_S.get(variant, OTHERS_READY_S))
             steps, _ = _together([one], asked.seconds)
@@ -254,7 +176,7 @@ def _alone(asked: argparse.Namespace, variant: str, found: Found, name: str, lan
             found.failed(name, str(error))
             return None
         finally:
-            _end([one])
+            end_all([one])
     if variant == "ours":
         print(f"{name}: {steps * count:,.0f} {UNIT}", flush=True)
     else:
@@ -264,21 +186,14 @@ def _alone(asked: argparse.Namespace, variant: str, found: Found, name: str, lan
 
 def _together(children: Sequence[Child], seconds: float) -> tuple[float, list[float]]:
     """Steps a second of all of them, training from one moment on; and each one's own."""
-    begin = time.monotonic() + 0.3
-    for each in children:
-        each.tell(begin=begin, seconds=seconds)
-    deadline = begin + seconds + TIES_S
-    said = [each.hear(deadline - time.monotonic()) for each in children]
+    said = together(children, seconds + LATE_S, seconds=seconds)
     rates = [one["steps"] / one["seconds"] for one in said]
     return sum(rates), rates
 
 
-def _end(children: Sequence[Child]) -> None:
-    enders = [threading.Thread(target=each.end) for each in children]
-    for ender in enders:
-        ender.start()
-    for ender in enders:
-        ender.join()
+def _child(asked: argparse.Namespace, variant: str, lanes: int, log: Path, environment: Mapping[str, str]) -> Child:
+    arguments = ["benchmarks.gpu_processes", "--child", variant, "--lanes", str(lanes), "--device", asked.device]
+    return Child([*arguments, *(["--tiny"] if asked.tiny else [])], log, environment)
 
 
 @contextlib.contextmanager
@@ -337,12 +252,10 @@ def child(asked: argparse.Namespace) -> None:
     for _ in range(3):
         step()
     _wait(device)
-    print(json.dumps({"ready": round(time.monotonic() - began, 1)}), flush=True)
-    for line in sys.stdin:
-        order = json.loads(line)
-        time.sleep(max(order["begin"] - time.monotonic(), 0.0))
+    say(ready=round(time.monotonic() - began, 1))
+    for order in orders():
         steps, seconds = _train(step, each, order["seconds"], device)
-        print(json.dumps({"steps": steps, "seconds": seconds}), flush=True)
+        say(steps=steps, seconds=seconds)
 
 
 def _train(step: Callable[[], None], each: int, seconds: float, device: Any) -> tuple[int, float]:
@@ -430,7 +343,8 @@ def _config(*, compiled: bool, tiny: bool) -> Any:
     return config.model_copy(update={part: getattr(config, part).model_copy(update=new) for part, new in small.items()})
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line's options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="results without suffix; .json and .md are written")
     parser.add_argument("--ours", type=Path, help="JSON of benchmarks.gpu; left out: ours is measured here")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu_processes
-from benchmarks.gpu_processes import _parse, compare, mps, ours_of
+from benchmarks.gpu_processes import compare, mps, ours_of, parse
 
 
 @pytest.mark.slow
@@ -18,7 +18,7 @@ def test_processes_train_together_and_those_that_die_or_hang_are_told_of(
     monkeypatch.setitem(gpu_processes.READY_S, "vmap compiled", 0.5)
     ours = tmp_path / "ours.json"
     ours.write_text(json.dumps({"learn bf16 compiled, 128 x 512": 30_000.0, "learn bf16 compiled, 8 x 512": 9.0}))
-    asked = _parse(f"--device cpu --tiny --seconds 0.3 --processes 1 2 --vmap 2 --out {tmp_path / 'o'}".split())
+    asked = parse(f"--device cpu --tiny --seconds 0.3 --processes 1 2 --vmap 2 --out {tmp_path / 'o'}".split())
     asked.variants, asked.ours = ["plain", "nonsense"], ours
     found = compare(asked)
     assert {"plain, 1 processes", "plain, 2 processes", "vmap over 2 modules"} <= set(found.totals)

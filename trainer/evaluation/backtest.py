@@ -10,7 +10,7 @@ Legend: L lanes, V slots per lane, S steps of the longest slot, M bars of one la
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from trainer.env.observe import Normaliser, See, seeing
 from trainer.env.state import EnvParams, EnvState, reset
 from trainer.env.step import env_step
 from trainer.evaluation.metrics import BacktestPath
-from trainer.lanes.tree import map_tensors, take
+from trainer.lanes.tree import map_tensors
 from trainer.market.market import Market
 
 Policy = Callable[[int, EnvState, See], Tensor]
@@ -135,12 +135,6 @@ def joined(happened: Happened, final: EnvState) -> Rollout:
     return Rollout(
         happened.live, happened.bar, happened.change, happened.held, happened.notional, happened.action, final
     )
-
-
-def lanes_of(run: Rollout, rows: Tensor) -> Rollout:
-    """The lanes of a rollout with these indices (``[K]`` int64)."""
-    steps = {f.name: getattr(run, f.name).index_select(1, rows) for f in fields(run) if f.name != "final"}
-    return Rollout(**steps, final=take(run.final, rows))
 
 
 def paths(params: EnvParams, session_N: np.ndarray, run: Rollout) -> list[BacktestPath]:

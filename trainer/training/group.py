@@ -19,7 +19,7 @@ from trainer.agent import popart, support
 from trainer.agent.explore import epsilon
 from trainer.config import TrialConfig
 from trainer.errors import UserError
-from trainer.evaluation.backtest import Rollout, lanes_of, paths, rollout
+from trainer.evaluation.backtest import Rollout, paths, rollout
 from trainer.evaluation.lane_summary import lane_summaries
 from trainer.evaluation.metrics import BacktestMetrics, Summary, metrics_of, summarise
 from trainer.lanes.tree import concat, map_tensors, put_, take
@@ -200,11 +200,12 @@ class LaneGroup:
 
     def _backtests(self, rows: Sequence[int]) -> list[Summary]:
         """Of these rows: by captured steps, summed up on the device, or eagerly and on the host."""
-        index_K, steps = self._rows(rows), self._steps.get(self.capacity)
-        if steps is not None and steps.captured:
-            run, params = lanes_of(steps.rollout(), index_K), take(self.state.env_params, index_K)
-            return lane_summaries(run, params.capital_L, self.prepared.market.session_N)
-        state = self.state if list(rows) == list(range(self.capacity)) else take(self.state, index_K)
+        steps = self._steps.get(self.capacity)
+        if steps is not None and steps.captured:  # sums on a GPU depend on how many rows there are: all, not those due
+            capital_L, session_N = self.state.env_params.capital_L, self.prepared.market.session_N
+            everyone = lane_summaries(steps.rollout(), capital_L, session_N)
+            return [everyone[row] for row in rows]
+        state = self.state if list(rows) == list(range(self.capacity)) else take(self.state, self._rows(rows))
         run = self.greedy_rollout(state)
         return [summarise(path) for path in paths(state.env_params, self.prepared.table.session_N, run)]
 

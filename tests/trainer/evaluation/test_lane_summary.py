@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
@@ -14,10 +14,10 @@ from tests.trainer.training.conftest import CPU, tiny
 from trainer.env.actions import ACTIONS as JOINT
 from trainer.env.actions import unflatten_action
 from trainer.env.state import EnvState
-from trainer.evaluation.backtest import Rollout, lanes_of, paths, rollout
+from trainer.evaluation.backtest import Rollout, paths, rollout
 from trainer.evaluation.lane_summary import lane_summaries
 from trainer.evaluation.metrics import summarise
-from trainer.lanes.tree import map_tensors
+from trainer.lanes.tree import map_tensors, take
 from trainer.training.group import LaneGroup
 from trainer.training.prepare import prepare
 
@@ -117,4 +117,6 @@ def test_a_lane_has_the_same_bits_alone_and_beside_one_that_is_no_number() -> No
     together = lane_summaries(changed(run, math.nan), capital_L, session_N)
     for lane in range(1, len(together)):
         row = torch.tensor([lane])
-        assert lane_summaries(lanes_of(run, row), capital_L[row], session_N) == [together[lane]]
+        steps = {f.name: getattr(run, f.name)[:, row] for f in fields(run) if f.name != "final"}
+        one = Rollout(**steps, final=take(run.final, row))
+        assert lane_summaries(one, capital_L[row], session_N) == [together[lane]]
