@@ -143,7 +143,7 @@ class PoolState:
         for attempt, trial_id in news.returned:
             entry = self._current(trainer_id, attempt, trial_id)
             if entry is not None:
-                self._leave(entry)
+                (self._park if self.draining else self._leave)(entry)
         stops, trainer.stops = trainer.stops, {}
         if self.draining:
             return Orders(stop=tuple(stops), leave=True)

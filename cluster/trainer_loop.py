@@ -103,6 +103,7 @@ class TrainerLoop:
         self.sweep_dir, self.device, self.record, self.label = sweep_dir, device, record, label
         self.capacity = Capacity(config, device, slots)
         self._trials: dict[str, _Trial] = {}
+        self._waiting: dict[str, tuple[Admission, TrialConfig]] = {}  # for lanes that others are about to leave
         self._groups: dict[str, LaneGroup] = {}  # by signature; the first is the next to train
         self._prepared: dict[str, Prepared] = {}
         self._reports: list[tuple[int, RungReport]] = []
@@ -122,17 +123,18 @@ class TrainerLoop:
         Who leaves or gives back has written everything when this returns.
         """
         for trial_id in orders.stop:
+            self._waiting.pop(trial_id, None)
             if trial_id in self._trials:
                 self._evict(self._trials[trial_id])
-        for trial_id in orders.give_back:
-            if trial_id in self._trials:
-                self._give_back(self._trials[trial_id])
+        for trial_id in tuple(self._waiting) if orders.leave else orders.give_back:
+            self._give_back(trial_id)
         for trial_id, epoch in orders.passed.items():
             if trial_id in self._trials:
                 self._trials[trial_id].passed = epoch
                 self._record(self._trials[trial_id], self._trials[trial_id].wanted_epoch)
         for admission in orders.admit:
-            self._admit(admission)
+            self._expect(admission)
+        self._admit_waiting()
         if orders.leave:
             for trial in list(self._trials.values()):
                 parked = RungReport(trial.trial_id, trial.epoch, None, parked=True)
@@ -144,17 +146,15 @@ class TrainerLoop:
     def news(self) -> News:
         """What happened since the last time, and the room there is."""
         self.writer.settle()
-        lanes = {signature: group.lanes for signature, group in self._groups.items()}
-        leaving: dict[str, int] = {}
-        for trial in self._trials.values():
-            if trial.epoch + 1 == trial.budget:
-                signature = trial.group.signature
-                leaving[signature] = leaving.get(signature, 0) + trial.config.folds.count
+        lanes, leaving = self._lanes(), self._leaving()
+        for _, config in self._waiting.values():
+            signature = config.static_signature()
+            lanes[signature] = lanes.get(signature, 0) + config.folds.count
         news = News(
             self.capacity.offer(lanes, leaving),
             tuple(self._reports),
             tuple(self._returned),
-            {trial_id: trial.epoch for trial_id, trial in self._trials.items()},
+            dict.fromkeys(self._waiting, 0) | {trial_id: trial.epoch for trial_id, trial in self._trials.items()},
             f"{socket.gethostname()}:{os.getpid()}",
             self.label,
             self._busy_s / max(time.perf_counter() - self._since_s, 1e-9),
@@ -190,6 +190,7 @@ class TrainerLoop:
         )
         for report in reports:
             self._finish_epoch(self._trials[report.trial_id], report)
+        self._admit_waiting()
 
     def _finish_epoch(self, trial: _Trial, report: TrialReport) -> None:
         training = trial.config.training
@@ -216,11 +217,54 @@ class TrainerLoop:
             told = [self._rung_report(trial, report.epoch)] if scored else []
             self.writer.put(trial.trial_id, files, partial(self._report, trial, *told))
 
-    def _admit(self, admission: Admission) -> None:
+    def _expect(self, admission: Admission) -> None:
+        """Take in a trial; one whose configuration is at fault ends at once."""
+        request = admission.request
+        try:
+            config = validate(TrialConfig, dict(request.config), where=f"trial {request.trial_id}")
+        except UserError as error:
+            self._reports.append((admission.attempt, RungReport(request.trial_id, 0, None, error=str(error))))
+        else:
+            self._waiting[request.trial_id] = (admission, config)
+
+    def _admit_waiting(self) -> None:
+        """Admit those that came, in their order, as far as there is room beside trials that are about to leave."""
+        while self._waiting:
+            admission, config = next(iter(self._waiting.values()))
+            if not self._has_room(config):
+                return
+            del self._waiting[admission.request.trial_id]
+            self._admit(admission, config)
+
+    def _has_room(self, config: TrialConfig) -> bool:
+        """Whether a trial fits now. It was offered room: where nobody is about to leave it is tried."""
+        if not self._leaving():
+            return True
+        lanes, wanted, signature = self._lanes(), config.folds.count, config.static_signature()
+        offer = self.capacity.offer(lanes, {})
+        return (
+            wanted <= offer.lanes
+            and wanted * offer.lane_bytes.get(signature, 0) <= offer.bytes_free
+            and lanes.get(signature, 0) + wanted <= offer.lane_limit.get(signature, lanes.get(signature, 0) + wanted)
+        )
+
+    def _lanes(self) -> dict[str, int]:
+        """Resident lanes by signature."""
+        return {signature: group.lanes for signature, group in self._groups.items()}
+
+    def _leaving(self) -> dict[str, int]:
+        """Those of them in their last epoch."""
+        leaving: dict[str, int] = {}
+        for trial in self._trials.values():
+            if trial.epoch + 1 == trial.budget:
+                signature = trial.group.signature
+                leaving[signature] = leaving.get(signature, 0) + trial.config.folds.count
+        return leaving
+
+    def _admit(self, admission: Admission, config: TrialConfig) -> None:
         request = admission.request
         alone = self.idle
         try:
-            config = validate(TrialConfig, dict(request.config), where=f"trial {request.trial_id}")
             self._start(admission, config)
         except UserError as error:
             self._reports.append((admission.attempt, RungReport(request.trial_id, 0, None, error=str(error))))
@@ -304,11 +348,17 @@ class TrainerLoop:
         del self._groups[group.signature]
         self.capacity.exceeded(group.signature, lanes)
 
-    def _give_back(self, trial: _Trial) -> None:
-        returned = (trial.admission.attempt, trial.trial_id)
-        self.writer.put(trial.trial_id, self._checkpoint(trial), partial(self._returned.append, returned))
-        self.writer.finish(trial.trial_id)
-        self._evict(trial)
+    def _give_back(self, trial_id: str) -> None:
+        """Return a trial to the pool, with its checkpoint if it has trained; one that is not here is passed over."""
+        if trial_id in self._waiting:
+            admission, _ = self._waiting.pop(trial_id)
+            self._returned.append((admission.attempt, trial_id))
+        elif trial_id in self._trials:
+            trial = self._trials[trial_id]
+            returned = (trial.admission.attempt, trial_id)
+            self.writer.put(trial_id, self._checkpoint(trial), partial(self._returned.append, returned))
+            self.writer.finish(trial_id)
+            self._evict(trial)
 
     def _evict(self, trial: _Trial) -> None:
         trial.group.evict(trial.trial_id)

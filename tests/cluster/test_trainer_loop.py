@@ -48,10 +48,15 @@ class Link:
         self.state.lost(self.name)
         self.start()
 
-    def turn(self) -> Orders:
-        """One exchange, then one epoch where there is anything to train."""
+    def meet(self) -> Orders:
+        """One exchange."""
         orders = self.state.exchange(self.name, self.loop.news(), 1)
         self.loop.obey(orders)
+        return orders
+
+    def turn(self) -> Orders:
+        """One exchange, then one epoch where there is anything to train."""
+        orders = self.meet()
         if not self.loop.idle:
             self.loop.step()
         return orders
@@ -126,6 +131,38 @@ def test_a_trial_given_back_goes_on_with_another_trainer_where_it_was(tmp_path: 
     link.run(until=lambda: not link.state.entries["t0"].live)
     assert [epoch for trial, epoch in link.records if trial == "t0"] == [1, 2, 3, 4]
     assert results(link.reports("t0")) == alone(tmp_path, request)
+
+
+def test_who_comes_for_the_lanes_of_a_last_epoch_waits_until_they_are_free(tmp_path: Path) -> None:
+    link = Link(tmp_path / "sweep", PoolConfig(lanes=6))
+    for index in range(5):
+        link.state.submit(request_of(f"t{index}", rungs=(2,) if index < 2 else (4,), seed=index))
+    link.run(until=lambda: "t2" in {admission.request.trial_id for admission in link.meet().admit})
+    assert set(link.loop.news().epochs.items()) >= {("t2", 0)}
+    link.run()
+    (epochs,) = read_epochs(link.sweep_dir).values()
+    assert max(epoch.lanes for epoch in epochs) == 6
+    assert sum(epoch.lanes for epoch in epochs) == 3 * (2 * 2 + 3 * 4)
+
+
+def test_who_waits_for_lanes_can_be_stopped_and_given_back_and_is_returned_when_the_pool_is_drained(
+    tmp_path: Path,
+) -> None:
+    link = Link(tmp_path / "sweep", PoolConfig(lanes=9))
+    for index in range(6):
+        link.state.submit(request_of(f"t{index}", rungs=(2,) if index < 3 else (4,), seed=index))
+    link.run(until=lambda: "t5" in {admission.request.trial_id for admission in link.meet().admit})
+    link.state.stop("t3")
+    link.loop.obey(Orders(stop=("t3",), give_back=("t4",)))
+    news = link.loop.news()
+    assert news.returned == ((link.state.entries["t4"].attempt, "t4"),)
+    assert {"t3", "t4", "t5"} & set(news.epochs) == {"t5"}
+    link.state.exchange(link.name, replace(news, offer=Offer(lanes=0)), 1)
+    link.state.drain()
+    link.turn()
+    link.turn()
+    assert not link.state.training
+    assert link.reports("t5")[-1].parked
 
 
 def test_a_trial_among_others_that_come_and_go_has_the_results_of_the_trial_alone(tmp_path: Path, link: Link) -> None:
