@@ -4,14 +4,15 @@ What: market features of each bar pass a narrow bottleneck, order-flow features 
 bars are joined, the portfolio is appended, residual blocks with RMSNorm follow, then ONE value stream and an advantage
 stream for each of the four branches. The advantages are centred over the actions of their branch, never over atoms
 (Wang et al. 2016, eq. 9; Tavakoli et al. 2018, eq. 1). Centring is linear, so it is done on the weights, and all
-branches become one matrix product whose rows are padded to whole 16 bytes.
+branches become one matrix product, the atoms of every action padded to whole 16 bytes. The gains of the norms go into
+the weights that follow them too: their gradient is then a sum over those and not over the rows of the batch.
 
 Why ReLU and explicit square roots: exact operations have the same bits at any group size; transcendental ones have
 not at vector tails. Linear layers are batched matrix products over the lanes.
 
 Legend: L lanes, B rows, W window, F features, P portfolio features, C channels of one bar, H hidden width, K = 13
-actions of all branches, A atoms, D parameters of one lane, N padded K x A, R = H + 1 rows of a weight (the
-last is the bias).
+actions of all branches, A atoms, D parameters of one lane, N = K x A with each A padded, I inputs of the first layer
+(the joined ones and the columns of ones that meet its bias), R = H + 1 rows of a weight (the last is the bias).
 """
 
 from __future__ import annotations
@@ -185,17 +186,18 @@ def forward(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
         weights: ``layout(shape).views`` of a ``[L, D]`` buffer, or those :func:`with_head`; their dtype is the dtype
             of the computation.
     """
-    return unpadded(shape, padded_logits(shape, weights, obs))
+    logits_LBN = _affine(trunk(shape, weights, obs), with_head(weights)[_HEAD])
+    return logits_LBN.view(*logits_LBN.shape[:2], ACTIONS, -1)[..., : shape.atoms]
 
 
-def padded_logits(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
-    """:func:`forward` as its product leaves it, ``[L, B, N]``: the columns after K x A pad its rows."""
-    return _affine(trunk(shape, weights, obs), with_head(weights)[_HEAD])
+def head_product(shape: NetworkShape, weights: Weights, obs: Observation) -> tuple[Tensor, Tensor]:
+    """The logits of :func:`forward`, padded, in two parts: a product ``[L, B, N]`` and what is to be added, ``[L, N]``.
 
-
-def unpadded(shape: NetworkShape, logits_LBN: Tensor) -> Tensor:
-    """Logits ``[L, B, K, A]`` from :func:`padded_logits`."""
-    return logits_LBN[..., : ACTIONS * shape.atoms].reshape(*logits_LBN.shape[:2], ACTIONS, shape.atoms)
+    For who adds them where they are read; the gradient of their sum is to be given to the product alone.
+    """
+    head_LRN = with_head(weights)[_HEAD]
+    product_LBN: Tensor = _Product.apply(trunk(shape, weights, obs), head_LRN)  # type: ignore[no-untyped-call]
+    return product_LBN, head_LRN[:, -1].detach()
 
 
 def with_head(weights: Weights) -> Weights:
@@ -255,22 +257,25 @@ def _trunk_weights(shape: NetworkShape, weights: Weights) -> Any:
     def of(part: str) -> list[Tensor]:
         return [weights[f"block{block}.{part}"] for block in range(shape.blocks)]
 
-    return Trunk(weights["input"], [*of("gain"), weights["head.gain"]], of("up"), of("down"))
+    return Trunk(weights["input"], of("gain"), of("up"), of("down"))
 
 
 def duelling(weights: Weights) -> Tensor:
-    """Weights ``[L, R, N]`` that give value + advantage - branch mean of the advantages for all actions at once.
+    """Weights ``[L, R, N]`` that give value + advantage - branch mean of the advantages for all actions at once, from
+    hidden states that the last norm has not yet multiplied by its gains.
 
     Made by one product of small matrices, so that their gradient is one too; on a GPU, where products of 13 rows would
     leave its units idle, by a kernel of plain sums.
     """
-    if weights["head.value"].is_cuda:
+    value_LRA, advantage_LRKA, gain_LH = weights["head.value"], weights["head.advantage"], weights["head.gain"]
+    if value_LRA.is_cuda:
         from trainer.kernels.duelling import combine
 
-        return combine(weights["head.value"], weights["head.advantage"])
-    streams = torch.cat((weights["head.value"].unsqueeze(2), weights["head.advantage"]), dim=2)
-    summed = torch.matmul(_combination(streams.device, streams.dtype), streams).flatten(2)
-    return torch.nn.functional.pad(summed, (0, _missing(summed.shape[2], summed)))
+        return combine(value_LRA, advantage_LRKA, gain_LH)
+    streams = torch.cat((value_LRA.unsqueeze(2), advantage_LRKA), dim=2)
+    summed = torch.matmul(_combination(streams.device, streams.dtype), streams)
+    padded = torch.nn.functional.pad(summed, (0, _missing(summed.shape[3], summed)))
+    return _scaled(padded.flatten(2), gain_LH)
 
 
 def _missing(width: int, like: Tensor) -> int:
@@ -279,22 +284,24 @@ def _missing(width: int, like: Tensor) -> int:
 
 
 def joined(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
-    """Input ``[L, B, J]`` of the first layer: the encoded bars of the window, or what the last one attends to, and the
-    portfolio."""
+    """Input ``[L, B, I]`` of the first layer: the encoded bars of the window, or what the last one attends to, the
+    portfolio, and ones: the first meets the bias, those that fill a GPU's rows to whole 16 bytes no weight."""
     dtype = weights["input"].dtype
     bars_LBWC = _encode_bars(shape, weights, obs.features.to(dtype))
     bars = bars_LBWC.flatten(2) if shape.temporal == "flat" else _attend(shape, weights, bars_LBWC, obs.features)
-    return torch.cat((bars, obs.portfolio.to(dtype)), dim=-1)
+    ones = 1 + (_missing(shape.joined + 1, bars) if bars.is_cuda else 0)
+    return torch.cat((bars, obs.portfolio.to(dtype), bars.new_ones(*bars.shape[:2], ones)), dim=-1)
 
 
 def trunk(shape: NetworkShape, weights: Weights, obs: Observation) -> Tensor:
-    """Hidden state ``[L, B, H]`` that all streams share."""
-    hidden_LBH = relu(_affine(joined(shape, weights, obs), weights["input"]))
+    """Hidden state ``[L, B, H]`` that all streams share, normalised, without the gains of its norm."""
+    joined_LBI, first = joined(shape, weights, obs), weights["input"]
+    hidden_LBH = relu(torch.bmm(joined_LBI, _more_rows(first, joined_LBI.shape[2] - first.shape[1])))
     for block in range(shape.blocks):
-        inner_LBH = _rms_norm(hidden_LBH, weights[f"block{block}.gain"])
-        inner_LBH = relu(_affine(inner_LBH, weights[f"block{block}.up"]))
+        up = _scaled(weights[f"block{block}.up"], weights[f"block{block}.gain"])
+        inner_LBH = relu(_affine(_rms_norm(hidden_LBH), up))
         hidden_LBH = hidden_LBH + _affine(inner_LBH, weights[f"block{block}.down"])
-    return _rms_norm(hidden_LBH, weights["head.gain"])
+    return _rms_norm(hidden_LBH)
 
 
 def _encode_bars(shape: NetworkShape, weights: Weights, features_LBWF: Tensor) -> Tensor:
@@ -314,7 +321,7 @@ def _encode_bars(shape: NetworkShape, weights: Weights, features_LBWF: Tensor) -
         stacked = torch.cat([stacked[:, first:end] for first, end in shape.runs], dim=1)
     flat_LNF = features_LBWF.flatten(1, 2)
     missing = _missing(shape.features, flat_LNF)
-    if missing and flat_LNF.is_cuda:
+    if flat_LNF.is_cuda and missing:
         flat_LNF, stacked = torch.nn.functional.pad(flat_LNF, (0, missing)), _more_rows(stacked, missing)
     bars = torch.baddbmm(weights["bar_bias"].unsqueeze(1), flat_LNF, stacked)
     return bars.view(lanes, rows, window, shape.channels)
@@ -357,22 +364,22 @@ def _combination(device: torch.device, dtype: torch.dtype) -> Tensor:
 def _affine(x_LBI: Tensor, weight_LIO: Tensor) -> Tensor:
     """``x W + b`` where the last row of the weight is b: one product, and one more for both their gradients.
 
-    On a GPU the bias is added to the product where one column more would make rows of odd width, for which there are no
-    fast kernels; a compiler fuses the addition with what follows.
+    On a GPU, whose fast kernels want no rows of odd width, the bias is added to the product; a compiler fuses the
+    addition with what follows.
     """
-    if x_LBI.is_cuda and _missing(x_LBI.shape[2] + 1, x_LBI):
-        product: Tensor = _Affine.apply(x_LBI, weight_LIO)  # type: ignore[no-untyped-call]
-        return product
+    if x_LBI.is_cuda:
+        product: Tensor = _Product.apply(x_LBI, weight_LIO)  # type: ignore[no-untyped-call]
+        return product + weight_LIO[:, -1:].detach()
     return torch.bmm(torch.nn.functional.pad(x_LBI, (0, 1), value=1.0), weight_LIO)
 
 
-class _Affine(torch.autograd.Function):
-    """The same with its gradient made as one tensor: autograd would add up two padded ones."""
+class _Product(torch.autograd.Function):
+    """``x W`` without the bias, with the gradient of ``x W + b`` as one tensor: autograd would add two padded ones."""
 
     @staticmethod
     def forward(ctx: Any, x_LBI: Tensor, weight_LIO: Tensor) -> Tensor:
         ctx.save_for_backward(x_LBI, weight_LIO)
-        return torch.bmm(x_LBI, weight_LIO[:, :-1]) + weight_LIO[:, -1:]
+        return torch.bmm(x_LBI, weight_LIO[:, :-1])
 
     @staticmethod
     def backward(ctx: Any, grad_LBO: Tensor) -> tuple[Tensor, Tensor]:
@@ -383,14 +390,18 @@ class _Affine(torch.autograd.Function):
         return torch.bmm(grad_LBO, weight_LIO[:, :-1].mT), of_weight
 
 
-def _more_rows(weight_LFC: Tensor, missing: int) -> Tensor:
-    return torch.nn.functional.pad(weight_LFC, (0, 0, 0, missing))
+def _more_rows(weight_LRO: Tensor, missing: int) -> Tensor:
+    return torch.nn.functional.pad(weight_LRO, (0, 0, 0, missing)) if missing else weight_LRO
 
 
-def _rms_norm(x_LBH: Tensor, gain_LH: Tensor) -> Tensor:
-    """``gain x / rms(x)`` (Zhang and Sennrich 2019, eq. 4)."""
-    scale_LB1 = ((x_LBH * x_LBH).mean(-1, keepdim=True) + _NORM_EPSILON).sqrt()
-    return x_LBH / scale_LB1 * gain_LH.unsqueeze(1)
+def _scaled(weight_LRO: Tensor, gain_LH: Tensor) -> Tensor:
+    """The weight for inputs that were not multiplied by their gains; the bias, its last row, stays."""
+    return weight_LRO * torch.nn.functional.pad(gain_LH, (0, 1), value=1.0).unsqueeze(-1)
+
+
+def _rms_norm(x_LBH: Tensor) -> Tensor:
+    """``x / rms(x)`` (Zhang and Sennrich 2019, eq. 4, without its gain)."""
+    return x_LBH / ((x_LBH * x_LBH).mean(-1, keepdim=True) + _NORM_EPSILON).sqrt()
 
 
 def _weight(seed_L: Tensor, name: str, position: int, parameter: tuple[int, ...]) -> Tensor:

@@ -29,8 +29,8 @@ from trainer.agent.network import (
     Weights,
     action_moments,
     chosen_logits,
-    padded_logits,
-    unpadded,
+    forward,
+    head_product,
     with_head,
 )
 from trainer.agent.params import AgentParams
@@ -128,9 +128,8 @@ def td_loss(
     """
     online = with_head(online)
     targets = td_targets(shape, online, target, next_obs, batch, support, params)
-    logits_LBN = padded_logits(shape, online, obs)
     alpha_L, sigma_L = c51_share(epoch_L, params), popart_.sigma(popart, params)
-    parts = _losses(shape, logits_LBN, batch, targets, support.atoms_LA, alpha_L, sigma_L, signals, params)
+    parts = _losses(shape, online, obs, batch, targets, support.atoms_LA, alpha_L, sigma_L, signals, params)
     clamped_low_L, clamped_high_L = outward_mass(parts.predicted, targets.overflow, params)
     loss_L = lane_mean(batch.weight_LB.float() * parts.loss_LB)
     return TdLoss(
@@ -159,7 +158,8 @@ def _projected(logits_LBGA: Tensor, batch: Batch, atoms_LA: Tensor) -> tuple[Ten
 
 def _losses(
     shape: NetworkShape,
-    logits_LBN: Tensor,
+    online: Weights,
+    obs: Observation,
     batch: Batch,
     targets: Targets,
     atoms_LA: Tensor,
@@ -169,13 +169,16 @@ def _losses(
     params: AgentParams,
 ) -> ValueLoss:
     target_LBGA = targets.probability_LBGA
-    if logits_LBN.is_cuda:
+    if target_LBGA.is_cuda:
         from trainer.kernels.loss import chosen_losses
 
+        product_LBN, bias_LN = head_product(shape, online, obs)
         share_L = smoothing_share(signals.health_L, params)
-        entropy, error, *predicted = chosen_losses(logits_LBN, batch.action_LB4, target_LBGA, share_L, atoms_LA)
+        entropy, error, *predicted = chosen_losses(
+            product_LBN, bias_LN, batch.action_LB4, target_LBGA, share_L, atoms_LA
+        )
         return blend(entropy, error, (predicted[0], predicted[1]), alpha_L, sigma_L)
-    logits_LBGA = chosen(unpadded(shape, logits_LBN), batch.action_LB4)
+    logits_LBGA = chosen(forward(shape, online, obs), batch.action_LB4)
     smoothed_LBGA = smooth(target_LBGA, signals.health_L, params)
     return value_loss(logits_LBGA, target_LBGA, smoothed_LBGA, atoms_LA, alpha_L, sigma_L)
 

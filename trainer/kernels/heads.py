@@ -8,9 +8,9 @@ holds its inner state whole: a chunk of it is made by a chunk of ``up`` and used
 
 Eager twins: ``moments(forward(...))`` and ``chosen(forward(...))`` of :mod:`trainer.agent.network`.
 
-Legend: L lanes, B rows, J joined inputs (columns of ones appended, to whole 16 bytes), H hidden, R = H + 1 rows of a
-weight (the last is the bias), N padded width of the heads, G = 4 branches, K = 13 actions, A atoms, M rows of a tile,
-C chunk of a block's inner state.
+Legend: L lanes, B rows, I inputs (columns of ones among them), H hidden, R = H + 1 rows of a weight (the last is the
+bias), N = K x P width of the heads, P atoms of an action and their padding, G = 4 branches, K = 13 actions, A atoms, M
+rows of a tile, J inputs taken at once, C chunk of a block's inner state.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,misc,arg-type,call-arg"
@@ -38,6 +38,9 @@ class _Tile:
 _LARGE = _Tile(128, 64, 8, 2)
 _SMALL = _Tile(16, 64, 4, 2)  # more tiles than multiprocessors count for more than their efficiency
 _FEW = 132 * 64  # rows of all lanes
+_INPUTS = (
+    32  # taken at once; more would make the first layer, and not the blocks, decide how much shared memory it takes
+)
 _WIDTHS = (64, 128, 256)  # hidden sizes whose tiles fit into the registers
 _MOST_ATOMS = 128
 _ACTIONS = 13
@@ -47,15 +50,14 @@ _ACTIONS = 13
 class Trunk:
     """Views ``[L, ...]`` of one lane-major buffer: every tensor's lane stride is the buffer's row."""
 
-    first: Tensor  # [L, J + 1, H]
-    gains: Sequence[Tensor]  # [L, H], one per block, then the heads'
+    first: Tensor  # [L, inputs without those ones that meet no weight, H]
+    gains: Sequence[Tensor]  # [L, H], one per block; the heads' is in their weights
     ups: Sequence[Tensor]  # [L, H + 1, H]
     downs: Sequence[Tensor]  # [L, H + 1, H]
 
     def tensors(self) -> list[Tensor]:
         """In the order that the operators below take them."""
-        blocks = [part for three in zip(self.gains, self.ups, self.downs, strict=False) for part in three]
-        return [self.first, self.gains[-1], *blocks]
+        return [self.first, *(part for block in zip(self.gains, self.ups, self.downs, strict=True) for part in block)]
 
 
 def fits(hidden: int, atoms: int, dtype: torch.dtype) -> bool:
@@ -63,24 +65,19 @@ def fits(hidden: int, atoms: int, dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and hidden in _WIDTHS and atoms <= _MOST_ATOMS
 
 
-def all_moments(trunk: Trunk, head_LRN: Tensor, joined_LBJ: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
+def all_moments(trunk: Trunk, head_LRN: Tensor, joined_LBI: Tensor, atoms_LA: Tensor) -> tuple[Tensor, Tensor]:
     """Means of z and of z^2 of every action's distribution, float32 ``[L, B, K]`` each; no gradient."""
-    made: Tensor = _moments(trunk.tensors(), head_LRN.contiguous(), _with_ones(joined_LBJ), atoms_LA.contiguous())
+    made: Tensor = _moments(trunk.tensors(), head_LRN.contiguous(), joined_LBI.contiguous(), atoms_LA.contiguous())
     mean, square = made.unbind(0)
     return mean, square
 
 
-def chosen_logits(trunk: Trunk, head_LRN: Tensor, joined_LBJ: Tensor, action_LBG: Tensor, atoms: int) -> Tensor:
+def chosen_logits(trunk: Trunk, head_LRN: Tensor, joined_LBI: Tensor, action_LBG: Tensor, atoms: int) -> Tensor:
     """Logits ``[L, B, G, A]`` of the chosen action of each branch; no gradient."""
     made: Tensor = _chosen(
-        trunk.tensors(), head_LRN.contiguous(), _with_ones(joined_LBJ), action_LBG.contiguous(), atoms
+        trunk.tensors(), head_LRN.contiguous(), joined_LBI.contiguous(), action_LBG.contiguous(), atoms
     )
     return made
-
-
-def _with_ones(joined_LBJ: Tensor) -> Tensor:
-    """Columns of ones to whole 16 bytes, at least one: the first meets the bias, the others no weight."""
-    return torch.nn.functional.pad(joined_LBJ, (0, 8 - joined_LBJ.shape[2] % 8), value=1.0)
 
 
 @torch.library.custom_op("paceline::head_moments", mutates_args=())
@@ -127,22 +124,29 @@ def _sizes(weights: list[Tensor], head: Tensor, x: Tensor, atoms: int) -> _Sizes
     """The weights as one pointer, the places of the others relative to it, and the tile's shape."""
     lanes, rows, inputs = x.shape
     first = weights[0]
-    hidden, blocks = first.shape[2], (len(weights) - 2) // 3
+    hidden, blocks = first.shape[2], len(weights) // 3
     tile = _tile(lanes, rows)
     assert rows % tile.rows == 0
     assert all(w[0].is_contiguous() for w in weights)
     assert lanes == 1 or all(w.stride(0) == first.stride(0) for w in weights)
     places = [(w.data_ptr() - first.data_ptr()) // first.element_size() for w in weights[1:]]
-    apart = places[4] - places[1] if blocks > 1 else 0
-    assert all(places[1 + 3 * b + i] == places[1 + i] + b * apart for b in range(blocks) for i in range(3))
-    of_block = places[1:4] or [0, 0, 0]
-    numbers = (rows, inputs, first.shape[1], head.shape[2], first.stride(0), places[0], *of_block, apart)
+    apart = places[3] - places[0] if blocks > 1 else 0
+    assert all(places[3 * b + i] == places[i] + b * apart for b in range(blocks) for i in range(3))
+    numbers = (
+        rows,
+        inputs,
+        first.shape[1],
+        head.shape[2] // _ACTIONS,
+        first.stride(0),
+        *(places[:3] or [0, 0, 0]),
+        apart,
+    )
     constants = {
         "H": hidden,
         "BLOCKS": blocks,
         "A": atoms,
         "A2": max(triton.next_power_of_2(atoms), 16),
-        "J2": max(triton.next_power_of_2(min(inputs, 128)), 16),
+        "J": _INPUTS,
         "M": tile.rows,
         "C": tile.chunk,
         "num_warps": tile.warps,
@@ -152,9 +156,8 @@ def _sizes(weights: list[Tensor], head: Tensor, x: Tensor, atoms: int) -> _Sizes
 
 
 @triton.jit
-def _normalise(h, gain, H: tl.constexpr):
-    scale = 1.0 / tl.sqrt(tl.sum(h * h, 1) / H + 1e-6)
-    return h * scale[:, None] * gain[None, :]
+def _normalise(h, H: tl.constexpr):
+    return h * (1.0 / tl.sqrt(tl.sum(h * h, 1) / H + 1e-6))[:, None]
 
 
 @triton.jit
@@ -164,29 +167,28 @@ def _through_trunk(
     n,
     inputs: tl.constexpr,
     first_rows: tl.constexpr,
-    head_gain,
     gain,
     up,
     down,
     apart,
     H: tl.constexpr,
     BLOCKS: tl.constexpr,
-    J2: tl.constexpr,
+    J: tl.constexpr,
     M: tl.constexpr,
     C: tl.constexpr,
 ):
     """Normalised hidden state of a tile, bfloat16 ``[M, H]``."""
     c = tl.arange(0, H)
-    j = tl.arange(0, J2)
+    j = tl.arange(0, J)
     h = tl.zeros((M, H), tl.float32)
-    for start in range(0, inputs, J2):
+    for start in range(0, inputs, J):
         x = tl.load(x_ptr + n[:, None] * inputs + (start + j)[None, :], mask=(start + j)[None, :] < inputs, other=0.0)
         w = tl.load(w_ptr + (start + j)[:, None] * H + c[None, :], mask=(start + j)[:, None] < first_rows, other=0.0)
         h = tl.dot(x, w, h)
     h = tl.where(h < 0, 0.0, h)  # a maximum would turn NaN into 0
     for block in tl.static_range(BLOCKS):
         g = tl.load(w_ptr + gain + block * apart + c).to(tl.float32)
-        normal = _normalise(h, g, H).to(w_ptr.dtype.element_ty)
+        normal = (_normalise(h, H) * g[None, :]).to(w_ptr.dtype.element_ty)
         up_ptr = w_ptr + up + block * apart
         down_ptr = w_ptr + down + block * apart
         h += tl.load(down_ptr + H * H + c).to(tl.float32)[None, :]
@@ -196,16 +198,16 @@ def _through_trunk(
             inner += tl.load(up_ptr + H * H + i).to(tl.float32)[None, :]
             inner = tl.where(inner < 0, 0.0, inner).to(w_ptr.dtype.element_ty)
             h = tl.dot(inner, tl.load(down_ptr + i[:, None] * H + c[None, :]), h)
-    g = tl.load(w_ptr + head_gain + c).to(tl.float32)
-    return _normalise(h, g, H).to(w_ptr.dtype.element_ty)
+    return _normalise(h, H).to(w_ptr.dtype.element_ty)
 
 
 @triton.jit
-def _logits(normal, head_ptr, k, a, stride, H: tl.constexpr, A: tl.constexpr):
+def _logits(normal, head_ptr, k, a, pitch: tl.constexpr, H: tl.constexpr):
     """Logits ``[M, A2]`` of action k."""
     c = tl.arange(0, H)
-    weight = tl.load(head_ptr + c[:, None] * stride + (k * A + a)[None, :], mask=a[None, :] < A, other=0.0)
-    bias = tl.load(head_ptr + H * stride + k * A + a, mask=a < A, other=0.0).to(tl.float32)
+    at = (k * pitch + a)[None, :]
+    weight = tl.load(head_ptr + c[:, None] * (13 * pitch) + at, mask=a[None, :] < pitch, other=0.0)
+    bias = tl.load(head_ptr + H * (13 * pitch) + k * pitch + a, mask=a < pitch, other=0.0).to(tl.float32)
     return tl.dot(normal, weight) + bias[None, :]
 
 
@@ -219,9 +221,8 @@ def _moments_kernel(
     rows,
     inputs: tl.constexpr,
     first_rows: tl.constexpr,
-    stride: tl.constexpr,
+    pitch: tl.constexpr,
     row,
-    head_gain,
     gain,
     up,
     down,
@@ -230,7 +231,7 @@ def _moments_kernel(
     BLOCKS: tl.constexpr,
     A: tl.constexpr,
     A2: tl.constexpr,
-    J2: tl.constexpr,
+    J: tl.constexpr,
     M: tl.constexpr,
     C: tl.constexpr,
 ):
@@ -243,22 +244,21 @@ def _moments_kernel(
         n,
         inputs,
         first_rows,
-        head_gain,
         gain,
         up,
         down,
         apart,
         H,
         BLOCKS,
-        J2,
+        J,
         M,
         C,
     )
-    head_ptr += lane * (H + 1) * stride
+    head_ptr += lane * (H + 1) * (13 * pitch)
     a = tl.arange(0, A2)
     z = tl.load(atoms_ptr + lane * A + a, mask=a < A, other=0.0)[None, :]
     for k in range(13):
-        logits = _logits(normal, head_ptr, k, a, stride, H, A)
+        logits = _logits(normal, head_ptr, k, a, pitch, H)
         logits = tl.where(a[None, :] < A, logits, float("-inf"))
         weight = tl.exp(logits - tl.max(logits, 1)[:, None])
         share = 1.0 / tl.sum(weight, 1)
@@ -283,9 +283,8 @@ def _chosen_kernel(
     rows,
     inputs: tl.constexpr,
     first_rows: tl.constexpr,
-    stride: tl.constexpr,
+    pitch: tl.constexpr,
     row,
-    head_gain,
     gain,
     up,
     down,
@@ -294,7 +293,7 @@ def _chosen_kernel(
     BLOCKS: tl.constexpr,
     A: tl.constexpr,
     A2: tl.constexpr,
-    J2: tl.constexpr,
+    J: tl.constexpr,
     M: tl.constexpr,
     C: tl.constexpr,
 ):
@@ -306,22 +305,21 @@ def _chosen_kernel(
         n,
         inputs,
         first_rows,
-        head_gain,
         gain,
         up,
         down,
         apart,
         H,
         BLOCKS,
-        J2,
+        J,
         M,
         C,
     )
-    head_ptr += lane * (H + 1) * stride
+    head_ptr += lane * (H + 1) * (13 * pitch)
     a = tl.arange(0, A2)
     for k in range(13):
         branch, place = _branch(k)
         wanted = tl.load(action_ptr + n * 4 + branch) == place
-        logits = _logits(normal, head_ptr, k, a, stride, H, A)
+        logits = _logits(normal, head_ptr, k, a, pitch, H)
         to = made_ptr + (n * 4 + branch)[:, None] * A + a[None, :]
         tl.store(to, logits.to(w_ptr.dtype.element_ty), mask=wanted[:, None] & (a < A)[None, :])

@@ -1,8 +1,14 @@
 """Softmax, Bellman target and projection of the next states' distributions in one pass.
 
 Why: as tensor operations the hat weights ``[L, B, A, A]`` go through memory several times, 0.7 GB at 128 lanes x 512
-rows: a third of a learn step. Here a tile of rows keeps its four projected distributions in registers while it walks
-over the atoms. Eager twin: :func:`trainer.agent.projection.project` and ``overflow`` of a softmax.
+rows: a third of a learn step. Here nothing but logits and results touches memory, and no hat is ever evaluated:
+
+Positions rise with the atoms, so the mass that falls into the cell between two atoms is a run of neighbours, and its
+two parts, for the atom below and the one above, are differences of prefix sums. With u_j the way of position j through
+its cell, A and B the sums of p_j (1 - u_j) and p_j u_j up to an atom, and f(i) the last atom whose position lies below
+z_i: m_i = A[f(i + 1)] - A[f(i)] + B[f(i)] - B[f(i - 1)]. All sums stay below 1, so a mass is exact to 1e-7.
+
+Eager twin: :func:`trainer.agent.projection.project` and ``overflow`` of a softmax.
 
 Legend: L lanes, B rows, G = 4 branches, A atoms, N = L x B.
 """
@@ -15,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_VALUES = 1024  # of one tile and branch
+_VALUES = 512  # of one tile and branch
 
 
 def project_logits(
@@ -40,7 +46,7 @@ def _project_logits(logits: Tensor, returns: Tensor, discount: Tensor, atoms: Te
     width = triton.next_power_of_2(count)
     tile = max(_VALUES // width, 1)
     _project[(triton.cdiv(rows, tile), lanes)](
-        logits, returns, discount, atoms, target, overflow, rows, count, width, tile, num_warps=4
+        logits, returns, discount, atoms, target, overflow, rows, count, width, count.bit_length(), tile, num_warps=4
     )
     return target, overflow
 
@@ -64,6 +70,7 @@ def _project(
     rows,
     count: tl.constexpr,
     width: tl.constexpr,
+    halvings: tl.constexpr,
     tile: tl.constexpr,
 ):
     lane = tl.program_id(1).to(tl.int64)
@@ -71,62 +78,87 @@ def _project(
     inside = row < rows
     n = lane * rows + row
     i = tl.arange(0, width)
-    valid = i < count
+    mask = inside[:, None] & (i < count)[None, :]
     atoms_ptr += lane * count
-    z = tl.load(atoms_ptr + i, mask=valid, other=0.0)
-    # past its ends the support has neighbours so far away that their hats never matter
-    before = tl.load(atoms_ptr + i - 1, mask=(i >= 1) & valid, other=-1e30)
-    after = tl.load(atoms_ptr + i + 1, mask=i + 1 < count, other=1e30)
-    up = (1.0 / tl.where((i >= 1) & valid, z - before, 1.0))[None, :]
-    down = (1.0 / tl.where(i + 1 < count, after - z, 1.0))[None, :]
+    z = tl.load(atoms_ptr + i, mask=i < count, other=0.0)
     low = tl.load(atoms_ptr)
     high = tl.load(atoms_ptr + count - 1)
-    reward = tl.load(return_ptr + n, mask=inside, other=0.0)
-    discount = tl.load(discount_ptr + n, mask=inside, other=0.0)
-    position = reward[:, None] + discount[:, None] * z[None, :]
-    mask = inside[:, None] & valid[None, :]
+    reward = tl.load(return_ptr + n, mask=inside, other=0.0)[:, None]
+    discount = tl.load(discount_ptr + n, mask=inside, other=0.0)[:, None]
+    position = tl.fma(discount, tl.zeros_like(reward) + z[None, :], reward)
+    value = tl.minimum(tl.maximum(position, low), high)
 
-    base_0 = logits_ptr + n * (4 * count)
-    base_1, base_2, base_3 = base_0 + count, base_0 + 2 * count, base_0 + 3 * count
-    most_0, sum_0 = _summarise(base_0, overflow_ptr + n * 16, position, low, high, i, mask, inside)
-    most_1, sum_1 = _summarise(base_1, overflow_ptr + n * 16 + 4, position, low, high, i, mask, inside)
-    most_2, sum_2 = _summarise(base_2, overflow_ptr + n * 16 + 8, position, low, high, i, mask, inside)
-    most_3, sum_3 = _summarise(base_3, overflow_ptr + n * 16 + 12, position, low, high, i, mask, inside)
-
-    out_0 = tl.zeros((tile, width), tl.float32)
-    out_1 = tl.zeros((tile, width), tl.float32)
-    out_2 = tl.zeros((tile, width), tl.float32)
-    out_3 = tl.zeros((tile, width), tl.float32)
-    for j in range(count):
-        value = reward + discount * tl.load(atoms_ptr + j)
-        value = tl.minimum(tl.maximum(value, low), high)[:, None]
-        hat = tl.maximum(tl.minimum((value - before[None, :]) * up, (after[None, :] - value) * down), 0.0)
-        mass_0 = tl.exp(tl.load(base_0 + j, mask=inside, other=0.0).to(tl.float32) - most_0) * sum_0
-        mass_1 = tl.exp(tl.load(base_1 + j, mask=inside, other=0.0).to(tl.float32) - most_1) * sum_1
-        mass_2 = tl.exp(tl.load(base_2 + j, mask=inside, other=0.0).to(tl.float32) - most_2) * sum_2
-        mass_3 = tl.exp(tl.load(base_3 + j, mask=inside, other=0.0).to(tl.float32) - most_3) * sum_3
-        out_0 += mass_0[:, None] * hat
-        out_1 += mass_1[:, None] * hat
-        out_2 += mass_2[:, None] * hat
-        out_3 += mass_3[:, None] * hat
-    sick = tl.where(reward == reward, 0.0, float("nan"))[:, None]  # clamping must not hide a reward that is no number
-    to = target_ptr + (n * (4 * count))[:, None] + i[None, :]
-    tl.store(to, out_0 + sick, mask=mask)
-    tl.store(to + count, out_1 + sick, mask=mask)
-    tl.store(to + 2 * count, out_2 + sick, mask=mask)
-    tl.store(to + 3 * count, out_3 + sick, mask=mask)
+    way = _way(value, atoms_ptr, count, halvings, tile, width)
+    upper = tl.where(i < count - 1, z, float("inf"))[None, :]  # every position counts as below the last atom's cell
+    last = _last_below(upper, atoms_ptr, reward, discount, low, high, count, halvings, tile, width)
+    next_last = tl.gather(last, tl.zeros_like(last) + tl.minimum(i + 1, width - 1)[None, :], 1)
+    before = tl.zeros_like(last) + tl.maximum(i - 1, 0)[None, :]
+    sick = tl.where(reward == reward, 0.0, float("nan"))  # clamping must not hide a reward that is no number
+    for branch in range(4):
+        at = (n * 4 + branch)[:, None]
+        mass = _softmax(logits_ptr + at * count + i[None, :], mask)
+        to = overflow_ptr + (n * 4 + branch) * 4
+        tl.store(to, tl.sum(tl.where(position < low, mass, 0.0), 1), mask=inside)
+        tl.store(to + 1, tl.sum(tl.where(position > high, mass, 0.0), 1), mask=inside)
+        tl.store(to + 2, tl.sum(mass * position, 1), mask=inside)
+        tl.store(to + 3, tl.sum(mass * position * position, 1), mask=inside)
+        # a cell's mass for the atom above it, and that of all cells up to it; their neighbours differ by m_i
+        risen = mass * way
+        through = _at(tl.cumsum(mass - risen, 1), next_last) + _at(tl.cumsum(risen, 1), last)
+        made = through - tl.where(i == 0, 0.0, 1.0)[None, :] * tl.gather(through, before, 1)
+        tl.store(target_ptr + at * count + i[None, :], tl.maximum(made, 0.0) + sick, mask=mask)
 
 
 @triton.jit
-def _summarise(base, overflow_ptr, position, low, high, i, mask, inside):
-    """Store the overflow of one branch; return the softmax's maximum and 1 / sum."""
-    logits = tl.load(base[:, None] + i[None, :], mask=mask, other=-float("inf")).to(tl.float32)
-    most = tl.where(inside, tl.max(logits, 1), 0.0)
+def _softmax(at, mask):
+    logits = tl.load(at, mask=mask, other=-float("inf")).to(tl.float32)
+    most = tl.max(logits, 1)
     weight = tl.where(mask, tl.exp(logits - most[:, None]), 0.0)
-    share = 1.0 / tl.where(inside, tl.sum(weight, 1), 1.0)
-    mass = weight * share[:, None]
-    tl.store(overflow_ptr, tl.sum(tl.where(position < low, mass, 0.0), 1), mask=inside)
-    tl.store(overflow_ptr + 1, tl.sum(tl.where(position > high, mass, 0.0), 1), mask=inside)
-    tl.store(overflow_ptr + 2, tl.sum(mass * position, 1), mask=inside)
-    tl.store(overflow_ptr + 3, tl.sum(mass * position * position, 1), mask=inside)
-    return most, share
+    return weight / tl.sum(weight, 1)[:, None]
+
+
+@triton.jit
+def _way(value, atoms_ptr, count: tl.constexpr, halvings: tl.constexpr, tile: tl.constexpr, width: tl.constexpr):
+    """How far each value lies on its way from the atom at or below it, never the last one, to the next one."""
+    below = tl.zeros((tile, width), tl.int32)
+    beyond = tl.full((tile, width), count - 1, tl.int32)
+    for _ in tl.static_range(halvings):
+        middle = (below + beyond) // 2
+        reached = tl.load(atoms_ptr + middle) <= value
+        below = tl.where(reached, middle, below)
+        beyond = tl.where(reached, beyond, middle)
+    start = tl.load(atoms_ptr + below)
+    return (value - start) / (tl.load(atoms_ptr + below + 1) - start)
+
+
+@triton.jit
+def _last_below(
+    upper,
+    atoms_ptr,
+    reward,
+    discount,
+    low,
+    high,
+    count: tl.constexpr,
+    halvings: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+):
+    """The last atom whose clamped position lies below ``upper``; -1 where there is none."""
+    known = tl.zeros((tile, width), tl.int32)
+    failed = tl.full((tile, width), count, tl.int32)
+    for _ in tl.static_range(halvings):
+        middle = (known + failed) // 2
+        z = tl.load(atoms_ptr + tl.minimum(middle, count - 1))
+        lies = (
+            tl.minimum(tl.maximum(tl.fma(discount + tl.zeros_like(z), z, reward + tl.zeros_like(z)), low), high) < upper
+        )
+        known = tl.where(lies, middle + 1, known)
+        failed = tl.where(lies, failed, middle)
+    return tl.minimum(known, count) - 1
+
+
+@triton.jit
+def _at(sums, last):
+    """The sum up to ``last``; none where it is -1."""
+    return tl.where(last < 0, 0.0, tl.gather(sums, tl.maximum(last, 0), 1))
