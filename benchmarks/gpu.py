@@ -164,7 +164,9 @@ def measure(config: TrialConfig, prepared: Prepared, lanes: int, profile: Path |
     steps.collect(state.replay.ring.length)
     torch.cuda.synchronize()
     collect = median_seconds(lambda: steps.collect(8)) / 8
-    learn = median_seconds(lambda: steps.learn(8)) / 8
+    learn = (
+        median_seconds(lambda: steps.learn(64), repeats=1) / 64
+    )  # as in an epoch: beginning one copies the parameters
     evaluate = median_seconds(steps.rollout, rounds=3) / group.validation_steps
     slots = state.fold.validation.start_LV.shape[1]
     print(

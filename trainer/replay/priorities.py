@@ -59,21 +59,30 @@ def insert_(priorities: Priorities, first_L: Tensor, count: int) -> None:
 def update_(
     priorities: Priorities, index_LB: Tensor, loss_LB: Tensor, per_alpha_L: Tensor, per_epsilon_L: Tensor
 ) -> None:
-    """Set the leaves of drawn items from their losses (raw: not multiplied by importance weights), in place.
+    """Set the leaves of drawn items from their losses, in place: :func:`leaves`, then :func:`put_`."""
+    put_(priorities, index_LB, leaves(priorities, loss_LB, per_alpha_L, per_epsilon_L))
 
-    Where an index occurs more than once, the largest of its losses counts. A loss that is not finite counts as the
-    running maximum, so that the index stays sound.
+
+def leaves(priorities: Priorities, loss_LB: Tensor, per_alpha_L: Tensor, per_epsilon_L: Tensor) -> Tensor:
+    """Leaves float32 ``[L, B]`` of items with these losses (raw: not multiplied by importance weights).
+
+    A loss that is not finite counts as the running maximum, so that the index stays sound.
     """
     size_LB = loss_LB.detach().abs().double() + per_epsilon_L.unsqueeze(-1)
     leaf_LB = per_row(torch.pow, size_LB, per_alpha_L.unsqueeze(-1)).to(priorities.leaf_LN.dtype)
-    leaf_LB = torch.where(leaf_LB.isfinite(), leaf_LB, priorities.maximum_L.unsqueeze(-1))
-    if leaf_LB.is_cuda:  # a maximum does not depend on the order in which atomics come
-        priorities.leaf_LN.scatter_(1, index_LB, 0.0)
-        priorities.leaf_LN.scatter_reduce_(1, index_LB, leaf_LB, "amax")
+    return torch.where(leaf_LB.isfinite(), leaf_LB, priorities.maximum_L.unsqueeze(-1))
+
+
+def put_(priorities: Priorities, index_LB: Tensor, leaf_LB: Tensor) -> None:
+    """Set the leaves of drawn items, in place; the largest counts where an index occurs more than once."""
+    if leaf_LB.is_cuda:
+        from trainer.kernels import priorities as kernels
+
+        kernels.put_(priorities.leaf_LN, priorities.maximum_L, index_LB, leaf_LB)
     else:
         index_LB, leaf_LB = _largest_of_equals(index_LB, leaf_LB)
         priorities.leaf_LN.scatter_(1, index_LB, leaf_LB)
-    priorities.maximum_L.copy_(torch.maximum(priorities.maximum_L, leaf_LB.amax(-1)))
+        priorities.maximum_L.copy_(torch.maximum(priorities.maximum_L, leaf_LB.amax(-1)))
     _sum_up_(priorities, index_LB // _FAN)
 
 
@@ -83,9 +92,13 @@ def draw(priorities: Priorities, size_L: Tensor, seed_L: Tensor, step: int | Ten
     Returns int64 ``[L, B]``, below ``size_L``, in rising order. A leaf of priority zero is never drawn; an empty lane
     gives index 0.
     """
-    mass_LC = priorities.top_LC.cumsum(-1)
     segment_B = torch.arange(batch, device=size_L.device)
     fraction_LB = (random.bits(seed_L, Stream.SAMPLE, step, (batch,)).double() * 2.0**-32 + segment_B) / batch
+    if fraction_LB.is_cuda:
+        from trainer.kernels.priorities import find
+
+        return find(fraction_LB, priorities.top_LC, priorities.block_LM, priorities.leaf_LN, size_L)
+    mass_LC = priorities.top_LC.cumsum(-1)
     point_LB = fraction_LB * mass_LC[:, -1:]
     top_LB, point_LB = _search(mass_LC.unsqueeze(1).expand(-1, batch, -1), point_LB)
     within_LB, point_LB = _search(_block(priorities.block_LM, top_LB).cumsum(-1), point_LB)
@@ -115,16 +128,10 @@ def _search(cumulative_LBF: Tensor, point_LB: Tensor) -> tuple[Tensor, Tensor]:
     """
     total_LB = cumulative_LBF[..., -1]
     point_LB = torch.minimum(point_LB, total_LB * _BELOW_ONE)
-    found_LB = _exceeding(cumulative_LBF, point_LB).clamp_(max=cumulative_LBF.shape[-1] - 1)
+    found_LB = torch.searchsorted(cumulative_LBF.contiguous(), point_LB.unsqueeze(-1), right=True).squeeze(-1)
+    found_LB.clamp_(max=cumulative_LBF.shape[-1] - 1)
     before_LB = cumulative_LBF.gather(-1, (found_LB - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return found_LB, torch.where(found_LB > 0, point_LB - before_LB, point_LB)
-
-
-def _exceeding(cumulative_LBF: Tensor, point_LB: Tensor) -> Tensor:
-    """Parts whose cumulative sum does not exceed the point. A GPU's sums may fall by a rounding: it counts."""
-    if cumulative_LBF.is_cuda:
-        return (cumulative_LBF <= point_LB.unsqueeze(-1)).sum(-1)
-    return torch.searchsorted(cumulative_LBF.contiguous(), point_LB.unsqueeze(-1), right=True).squeeze(-1)
 
 
 def _block(parts: Tensor, block_LB: Tensor) -> Tensor:
@@ -136,6 +143,11 @@ def _block(parts: Tensor, block_LB: Tensor) -> Tensor:
 
 def _sum_up_(priorities: Priorities, block_LK: Tensor) -> None:
     """Recompute the sums of these blocks and all sums above; a block named twice gets the same sum twice."""
+    if block_LK.is_cuda:
+        from trainer.kernels import priorities as kernels
+
+        kernels.sum_up_(priorities.leaf_LN, priorities.block_LM, priorities.top_LC, block_LK)
+        return
     sums_LK = _block(priorities.leaf_LN, block_LK).sum(-1, dtype=torch.float64)
     priorities.block_LM.scatter_(1, block_LK, sums_LK)
     priorities.top_LC.copy_(priorities.block_LM.view(*priorities.top_LC.shape, _FAN).sum(-1))

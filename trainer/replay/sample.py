@@ -18,7 +18,8 @@ from trainer.replay.priorities import (
     empty_priorities,
     importance_weights,
     insert_,
-    update_,
+    leaves,
+    put_,
 )
 from trainer.replay.ring import Ring, Transition, empty_ring, read, rows, write_
 
@@ -100,4 +101,9 @@ def sample(
 
 def reprioritise_(replay: Replay, params: ReplayParams, index_LB: Tensor, loss_LB: Tensor) -> None:
     """Set the priorities of drawn items from their raw losses (the sum over branches of absolute values), in place."""
-    update_(replay.priorities, index_LB, loss_LB, params.per_alpha_L, params.per_epsilon_L)
+    put_(replay.priorities, index_LB, new_leaves(replay, params, loss_LB))
+
+
+def new_leaves(replay: Replay, params: ReplayParams, loss_LB: Tensor) -> Tensor:
+    """What :func:`reprioritise_` puts into the index for these losses, float32 ``[L, B]``."""
+    return leaves(replay.priorities, loss_LB, params.per_alpha_L, params.per_epsilon_L)

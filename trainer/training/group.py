@@ -6,6 +6,7 @@ seed and data alone, so trials come and go beside each other without changing a 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -346,9 +347,8 @@ class LaneGroup:
 
     def _keep_best_(self, state: LaneState, validations: dict[int, BacktestMetrics]) -> None:
         best = state.best
-        sharpe_L = best.sharpe_L.clone()
-        for row, validation in validations.items():
-            sharpe_L[row] = max(validation.sharpe, float(sharpe_L[row]))
+        sharpes = [validations[row].sharpe if row in validations else -math.inf for row in range(len(best.sharpe_L))]
+        sharpe_L = torch.tensor(sharpes, dtype=best.sharpe_L.dtype, device=best.sharpe_L.device)
         better_L = sharpe_L > best.sharpe_L
         map_tensors(
             lambda kept, new: kept.copy_(torch.where(better_L.view(-1, *(1 for _ in kept.shape[1:])), new, kept)),
@@ -356,7 +356,7 @@ class LaneGroup:
             policy_of(state),
         )
         best.epoch_L.copy_(torch.where(better_L, state.counters.epoch_L, best.epoch_L))
-        best.sharpe_L.copy_(sharpe_L)
+        best.sharpe_L.copy_(torch.maximum(sharpe_L, best.sharpe_L))
 
     def _owners(self) -> dict[int, str]:
         """Who lives in each row that is not idle."""

@@ -20,18 +20,19 @@ from trainer.env.observe import Observation, observe
 from trainer.lanes.ops import lane_mean
 from trainer.lanes.optimizer import adam_step_, clip_, soft_update_
 from trainer.lanes.tree import copy_
-from trainer.replay.sample import Batch, reprioritise_, sample
+from trainer.replay.priorities import put_
+from trainer.replay.sample import Batch, new_leaves, sample
 from trainer.training.collect import Setting
 from trainer.training.lane_state import LaneState
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What one learn step saw: each lane's loss, and the drawn items with their new losses."""
+    """What one learn step saw: each lane's loss, and the drawn items with their new leaves in the priority index."""
 
     loss_L: Tensor
     index_LB: Tensor
-    priority_LB: Tensor
+    leaf_LB: Tensor
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def learn_step_(setting: Setting, state: LaneState) -> Learned:
 
 def store_priorities_(state: LaneState, seen: Learned) -> None:
     """Write the new priorities of a learn step's items."""
-    reprioritise_(state.replay, state.replay_params, seen.index_LB, seen.priority_LB)
+    put_(state.replay.priorities, seen.index_LB, seen.leaf_LB)
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,8 @@ def improve_(setting: Setting, state: LaneState, narrow: Narrow) -> Learned:
             ),
         )
         counters.learn_L.add_(1)
-    return Learned(out.loss_L, batch.index_LB, out.priority_LB)
+        leaf_LB = new_leaves(state.replay, state.replay_params, out.priority_LB)
+    return Learned(out.loss_L, batch.index_LB, leaf_LB)
 
 
 def learning_rate(step_L: Tensor, agent: AgentParams) -> Tensor:

@@ -25,6 +25,7 @@ from trainer.agent.network import (
 from trainer.agent.projection import bellman, overflow, project
 from trainer.env.actions import BRANCHES
 from trainer.lanes.random import words
+from trainer.replay.priorities import empty_priorities, insert_, put_
 
 interpreted = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = [] if interpreted else [pytest.mark.cuda]
@@ -225,3 +226,45 @@ def test_random_words_have_the_bits_of_the_cpu() -> None:
         parts = made.split([4 * block for block in blocks], dim=1)
         for part, expected, (_, count) in zip(parts, words(seed_L, step_L, wanted), wanted, strict=True):
             assert torch.equal(part[:, :count], expected)
+
+
+@pytest.mark.parametrize(("lanes", "capacity", "batch"), [(2, 300, 40), (3, 70_000, 257), (1, 4096, 1500)])
+def test_draws_and_new_priorities_are_those_of_the_cpu(lanes: int, capacity: int, batch: int) -> None:
+    from trainer.kernels import priorities as kernels
+
+    cpu = empty_priorities(lanes, capacity, torch.device("cpu"))
+    insert_(cpu, torch.zeros(lanes, dtype=torch.int64), capacity - 7)
+    ours = [tensor.to(DEVICE, copy=True) for tensor in (cpu.leaf_LN, cpu.block_LM, cpu.top_LC, cpu.maximum_L)]
+    leaf, block, top, maximum = ours
+    generator = torch.Generator().manual_seed(1)
+    size = torch.full((lanes,), capacity - 7)
+    for _ in range(3):
+        index = (torch.rand(lanes, batch, generator=generator) ** 3 * (capacity - 7)).long()  # some of them twice
+        value = torch.rand(lanes, batch, generator=generator) ** 4 * 50
+        value[:, ::5] = 0.0
+        put_(cpu, index, value)
+        kernels.put_(leaf, maximum, index.to(DEVICE), value.to(DEVICE))
+        kernels.sum_up_(leaf, block, top, (index // 64).to(DEVICE))
+        assert torch.equal(leaf.cpu(), cpu.leaf_LN)
+        assert torch.equal(maximum.cpu(), cpu.maximum_L)
+        torch.testing.assert_close(block.cpu(), cpu.block_LM, rtol=1e-14, atol=0.0)
+        torch.testing.assert_close(top.cpu(), cpu.top_LC, rtol=1e-14, atol=0.0)
+        fraction = (torch.rand(lanes, batch, generator=generator, dtype=torch.float64) + torch.arange(batch)) / batch
+        found = kernels.find(fraction.to(DEVICE), top, block, leaf, size.to(DEVICE)).cpu()
+        point = fraction * cpu.top_LC.sum(-1, keepdim=True)
+        upto = cpu.leaf_LN.double().cumsum(-1)
+        expected = torch.searchsorted(upto, point, right=True)
+        near = (upto.gather(1, found) - point).abs() / point < 1e-9  # on a boundary rounding decides
+        assert ((found == expected) | near).all()
+        assert (found == expected).double().mean() > 0.99
+        assert (cpu.leaf_LN.gather(1, found) > 0).all()
+
+
+def test_an_empty_lane_gives_its_first_leaf() -> None:
+    from trainer.kernels import priorities as kernels
+
+    empty = empty_priorities(2, 300, torch.device(DEVICE))
+    size = torch.tensor([0, 1], device=DEVICE)
+    fraction = torch.full((2, 5), 0.5, dtype=torch.float64, device=DEVICE)
+    found = kernels.find(fraction, empty.top_LC, empty.block_LM, empty.leaf_LN, size)
+    assert not found.any()
