@@ -323,7 +323,7 @@ def _encode_bars(shape: NetworkShape, weights: Weights, features_LBWF: Tensor) -
     missing = _missing(shape.features, flat_LNF)
     if flat_LNF.is_cuda and missing:
         flat_LNF, stacked = torch.nn.functional.pad(flat_LNF, (0, missing)), _more_rows(stacked, missing)
-    bars = torch.baddbmm(weights["bar_bias"].unsqueeze(1), flat_LNF, stacked)
+    bars = torch.bmm(flat_LNF, stacked) + weights["bar_bias"].unsqueeze(1)
     return bars.view(lanes, rows, window, shape.channels)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 _FAN = 64
 _ROWS = 16  # of a tile: each holds a block in registers
+_NARROWEST = 16  # tile that scans take
 _LEAVES = 1024  # written at once by the one program of a lane
 _BELOW_ONE = 1.0 - 2.0**-52
 
@@ -61,7 +62,7 @@ def _find(fraction: Tensor, top: Tensor, block: Tensor, leaf: Tensor, size: Tens
         found,
         rows,
         tops,
-        triton.next_power_of_2(tops),
+        max(triton.next_power_of_2(tops), _NARROWEST),
         _FAN,
         _BELOW_ONE,
         _ROWS,
