@@ -94,7 +94,7 @@ class JournalShipper:
         self._closing, self._lock = threading.Event(), threading.Lock()
         self.last_error = ""
 
-    def run(self, every_s: float = 1.0) -> None:
+    def run(self, every_s: float = 5.0) -> None:
         """Ship until :meth:`close`; a server that is away is asked again, later and later, up to every 30 s."""
         delay = every_s
         while not self._closing.wait(delay):

@@ -80,6 +80,24 @@ class PoolHandle:
         report: RungReport = self._call("next_report", trial_id, after)
         return report
 
+    def report_now(self, trial_id: str, after: int) -> RungReport | None:
+        """As :meth:`next_report`, but None where there is none yet."""
+        report: RungReport | None = self._call("report_now", trial_id, after)
+        return report
+
+    def go_on(self, trial_id: str, epoch: int) -> None:
+        """Say that the trial is to go on past its rung at ``epoch``, as asking for the next report does."""
+        self._call("go_on", trial_id, epoch)
+
+    def due(self) -> tuple[str, ...]:
+        """Trials that have something new to tell: their next report is there.
+
+        Raises:
+            PoolError: no trainer can be started, or the pool is gone.
+        """
+        trial_ids: tuple[str, ...] = self._call("due")
+        return trial_ids
+
     def stop(self, trial_id: str, reason: StopReason) -> None:
         """The last word on a trial: free its lanes if it has any, and drop what nobody needs any more.
 
@@ -191,6 +209,18 @@ class LanePool:
             if self._failure is not None:
                 raise PoolError(self._failure)
             await self._news.setdefault(trial_id, asyncio.Event()).wait()
+
+    async def report_now(self, trial_id: str, after: int) -> RungReport | None:
+        return self.state.next_report(trial_id, after)
+
+    async def go_on(self, trial_id: str, epoch: int) -> None:
+        self.state.go_on(trial_id, epoch)
+
+    async def due(self) -> tuple[str, ...]:
+        due = self.state.due()
+        if not due and self._failure is not None:
+            raise PoolError(self._failure)
+        return due
 
     async def stop(self, trial_id: str, reason: StopReason) -> None:
         entry = self.state.entries.get(trial_id)

@@ -113,6 +113,20 @@ class PoolState:
                 return report
         return None
 
+    def go_on(self, trial_id: str, epoch: int) -> None:
+        """Somebody wants the trial to go on past its rung at ``epoch``; one that is gone is passed over."""
+        entry = self.entries.get(trial_id)
+        if entry is not None:
+            entry.passed = max(entry.passed, epoch)
+
+    def due(self) -> tuple[str, ...]:
+        """Trials with a report past the last rung at which somebody wanted them to go on."""
+        return tuple(
+            trial_id
+            for trial_id, entry in self.entries.items()
+            if any(report.epoch > entry.passed or report.ends for report in entry.reports)
+        )
+
     def stop(self, trial_id: str) -> None:
         """Forget a trial, ended or not; what it trains beyond is discarded. It may be submitted again."""
         entry = self.entries.pop(trial_id, None)

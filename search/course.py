@@ -121,12 +121,16 @@ class Course:
         config = self.config_of(trial)
         plan = rungs(self.profile.sweep.scheduler, config.training.epochs)
         self.pool.submit(TrialRequest(trial.trial_id, config.model_dump(mode="json"), plan))
+        if trial.epoch:
+            self.pool.go_on(trial.trial_id, trial.epoch)
 
     def rung(self, report: RungReport) -> None:
         with self._lock:
             if self._note_rung(report):
                 self.told(self.ledger.trials[report.trial_id])
             self.write(often=False)
+        if self.pool is not None:
+            self.pool.go_on(report.trial_id, report.epoch)
 
     def end(self, report: RungReport, *, pruned: bool) -> None:
         with self._lock:

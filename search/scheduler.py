@@ -2,7 +2,8 @@
 
 Tune's schedulers know trials by Tune's ids, which end with a Tune run, draw brackets from the global generator, and
 compare whatever they are sent. :class:`SweepScheduler` stands in front of one: it names trials by the sweep's ids,
-primes the scheduler with the rungs of the log, lets every rung be judged once, and never shows it a failed trial.
+primes the scheduler with the rungs of the log, lets every rung be judged once, and never shows it a failed trial. What
+goes on gives its client away until it has something to tell again (:mod:`search.turns`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from search.results import TrialRecord
 from search.sweep_config import SchedulerConfig
-from search.trainable import EPOCH, SCORE, TRIAL_KEY
+from search.trainable import AFTER_KEY, EPOCH, SCORE, TRIAL_KEY
+from search.turns import Turns
 
 
 def rungs(config: SchedulerConfig, budget: int) -> tuple[int, ...]:
@@ -45,14 +46,16 @@ class SweepScheduler(FIFOScheduler):
         config: which scheduler.
         budget: most epochs of any trial.
         earlier: the sweep's trials so far.
+        turns: who may have a client.
     """
 
-    def __init__(self, config: SchedulerConfig, budget: int, earlier: Iterable[TrialRecord]) -> None:
+    def __init__(self, config: SchedulerConfig, budget: int, earlier: Iterable[TrialRecord], turns: Turns) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.inner = _scheduler(config, budget)
         self._known: dict[str, _Trial] = {}
         self._judged: set[tuple[str, int]] = set()
-        self._newest: Any = None
+        self._turns = turns
+        self._paused: dict[str, Any] = {}  # Tune's trials without a client, by our ids
         self._stopped: set[str] = set()
         for record in earlier:
             self._prime(record)
@@ -66,20 +69,24 @@ class SweepScheduler(FIFOScheduler):
         return True
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:  # noqa: ARG002
-        self._newest = trial
         self._add(str(trial.config[TRIAL_KEY]))
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:  # noqa: ARG002
-        """Which trial gets a client that has become free: the newest.
-
-        The older ones have clients of their own under way. Tune would give it to the oldest and kill the client that
-        starts for that one, so that short trials never get more than a few clients and pay for starting many.
-        """
-        newest = self._newest
-        return newest if newest is not None and newest.status == Trial.PENDING else None
+        """A trial that gave its client away and has something to tell. Those that are new to Tune it starts itself."""
+        trial_id = self._turns.next(self._paused)
+        self._turns.wait()
+        return None if trial_id is None else self._paused.pop(trial_id)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
-        return self._judge(tune_controller, str(trial.config[TRIAL_KEY]), result)
+        """The verdict. Where that is to go on, Tune has nothing to do until the trial has more to tell."""
+        trial_id = str(trial.config[TRIAL_KEY])
+        if self._judge(tune_controller, trial_id, result) == TrialScheduler.STOP:
+            return str(TrialScheduler.STOP)
+        trial.config[AFTER_KEY] = result[EPOCH]
+        tune_controller.pause_trial(trial, should_checkpoint=False)
+        self._paused[trial_id] = trial
+        self._turns.over(trial_id)
+        return str(TrialScheduler.NOOP)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
         self._judge(tune_controller, str(trial.config[TRIAL_KEY]), result)

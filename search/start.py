@@ -9,8 +9,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -51,25 +52,42 @@ def start(options: argparse.Namespace) -> int:
         folder = options.out if options.out is not None else default_folder(options.profile)
         _check_new(folder)
     uri = tracking_uri(profile.sweep.tracking_uri, folder)
-    prepare_experiment(uri, profile.sweep.experiment)
-    if options.resume is None:
-        _create(folder, profile)
-    course = Course(folder, profile, _earlier(folder), None)
     try:
-        if course.finished:
-            return _ended(course, uri, console)
-        write_profile(profile, folder / PROFILE)
-        return _run(course, uri, console, began_s)
+        if options.resume is None:
+            earlier = read_earlier(profile.sweep.warm_start)
+            cluster = _connect(uri, profile.sweep.experiment)
+            _create(folder, profile, earlier)
+        with closing(Course(folder, profile, _earlier(folder), None)) as course:
+            if course.finished:
+                prepare_experiment(uri, profile.sweep.experiment)
+                return _ended(course, uri, console)
+            if options.resume is not None:
+                cluster = _connect(uri, profile.sweep.experiment)
+            write_profile(profile, folder / PROFILE)
+            return _run(course, uri, cluster, console, began_s)
     finally:
-        course.close()
+        if ray.is_initialized():
+            ray.shutdown()
 
 
-def _run(course: Course, uri: str, console: Console, began_s: float) -> int:
+def _connect(uri: str, experiment: str) -> str:
+    """Ray and MLflow, both at once: each takes seconds to start. Returns a few words on the cluster.
+
+    Raises:
+        UserError: either does not answer.
+    """
+    with ThreadPoolExecutor(1) as other:
+        prepared = other.submit(prepare_experiment, uri, experiment)
+        cluster = connect_ray()
+        prepared.result()
+    return cluster
+
+
+def _run(course: Course, uri: str, cluster: str, console: Console, began_s: float) -> int:
     sweep, folder = course.profile.sweep, course.folder
     tracking = course.tracking = SweepTracking(folder, target_of(uri, sweep.experiment, course.sweep_id))
     progress = Progress(course.ledger, sweep.trials, console)
     course.told = progress.trial
-    cluster = connect_ray()
     with _signals(folder) as on_signal:  # after Ray, which sets handlers of its own
         course.start()
         tracking.start(shared_params(course.profile), [folder / PROFILE], SHIP_S)
@@ -165,8 +183,7 @@ def _check_new(folder: Path) -> None:
         raise UserError(f"{folder}: not an empty folder; name another --out, or go on with --resume {folder}")
 
 
-def _create(folder: Path, profile: Profile) -> None:
-    earlier = read_earlier(profile.sweep.warm_start)
+def _create(folder: Path, profile: Profile, earlier: Sequence[Earlier]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WARM_START, json.dumps(earlier))
     new_sweep_id(folder)
@@ -233,5 +250,3 @@ def _signals(folder: Path) -> Iterator[Any]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if ray.is_initialized():
-            ray.shutdown()

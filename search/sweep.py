@@ -4,8 +4,8 @@ Tune keeps some 50 kB in the driver for every trial it has seen, so no Tune run 
 When one is full the next one takes over the trials in flight: they live in the pool, which goes on training meanwhile.
 
 Whatever ends a sweep early (SIGTERM, SIGINT, the time budget) drains the pool: trainers checkpoint at their next
-boundary, clients hear ``parked``, and the Tune run ends by itself. All of that is a courtesy: a driver that is killed
-loses only what came after the last checkpoints.
+boundary, trials are parked, and the Tune run ends. All of that is a courtesy: a driver that is killed loses only what
+came after the last checkpoints.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from search.course import Course
 from search.scheduler import SweepScheduler
 from search.trainable import TrialClient
 from search.tune_searcher import Room, TuneSearcher
+from search.turns import Turns
 
 _TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no per-trial CSV, JSON and TensorBoard files
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are handled here
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # failed trials have no score
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # the log is the state; Tune's file is rewritten whole
-    "TUNE_MAX_PENDING_TRIALS_PG": "16",  # more than one client starts at a time; their trials train already
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_WARN_THRESHOLD_S": "10",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -58,6 +58,7 @@ class SweepRun:
     def __init__(self, course: Course, pool: PoolHandle, on_status: Callable[[dict[str, Any]], None]) -> None:
         self.course, self.pool, self.on_status = course, pool, on_status
         self.closing: str | None = None
+        self._drained = False
         course.pool = pool
 
     def run(self) -> str | None:
@@ -84,6 +85,7 @@ class SweepRun:
             self.course.stop(because)
             with suppress(PoolError):
                 self.pool.drain()
+            self._drained = True  # not before: the Tune run ends now, and the pool with it
 
     def _look(self) -> None:
         status = self.pool.status()
@@ -92,14 +94,16 @@ class SweepRun:
 
     def _tune_run(self) -> None:
         sweep = self.course.profile.sweep
+        turns = Turns(self.pool.due)
         searcher = TuneSearcher(
             self.course,
             self.course.ledger.open_trials,
             most=sweep.chain,
             room=Room(self.pool.status, sweep.concurrent, sweep.waiting),
-            closing=lambda: self.closing is not None,
+            turns=turns,
+            closing=lambda: self._drained,
         )
-        scheduler = SweepScheduler(sweep.scheduler, self.course.budget, self.course.ledger.trials.values())
+        scheduler = SweepScheduler(sweep.scheduler, self.course.budget, self.course.ledger.trials.values(), turns)
         os.environ.update(_TUNE_ENVIRONMENT)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it would list every trial without a result file
         with _scratch() as storage:
@@ -110,7 +114,7 @@ class SweepRun:
                 scheduler=scheduler,
                 num_samples=-1,
                 reuse_actors=True,
-                stop=_ChainEnd(searcher, lambda: self.course.more),
+                stop=_ChainEnd(searcher, lambda: self._drained),
                 max_failures=CLIENT_LOSSES,
                 raise_on_failed_trial=False,
                 storage_path=str(storage),
@@ -145,16 +149,17 @@ class SweepRun:
 
 
 class _ChainEnd(tune.Stopper):
-    """Ends a Tune run that had its share of trials while others are left; those in flight go over to the next one."""
+    """Ends a Tune run that had its share of trials while others are left; those in flight go over to the next one.
+    One of a pool that was drained ends too."""
 
-    def __init__(self, searcher: TuneSearcher, more: Callable[[], bool]) -> None:
-        self._searcher, self._more = searcher, more
+    def __init__(self, searcher: TuneSearcher, drained: Callable[[], bool]) -> None:
+        self._searcher, self._drained = searcher, drained
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:  # noqa: ARG002
         return False
 
     def stop_all(self) -> bool:
-        return self._searcher.given >= self._searcher.most and self._more()
+        return self._drained() or self._searcher.full
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles what it was given into its own state, from which nothing is ever restored."""

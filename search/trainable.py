@@ -1,7 +1,8 @@
-"""What Tune runs for a trial: a thin client that waits for the pool's reports and passes rungs on. No torch here.
+"""What Tune runs for a trial: a thin client that fetches the pool's report and passes it on. No torch here.
 
-Tune keeps such actors and gives them trial after trial (``reset_config``). A client holds nothing: a new one that asks
-the pool again hears the same reports, and the driver passes over those it has.
+Tune keeps the actor and gives it trial after trial (``reset_config``), each when it has something to tell
+(:mod:`search.turns`). A client holds nothing: a new one that asks the pool again hears the same reports, and the driver
+passes over those it has.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ class TrialClient(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Wait for the next rung. The report travels as one string: Tune keeps six numbers for every number it sees."""
-        report = self._pool.next_report(self._trial_id, after=self._epoch)
+        """The next rung, if it is there. The report travels as one string: Tune keeps six numbers for every one it
+        sees."""
+        report = self._pool.report_now(self._trial_id, after=self._epoch)
+        if report is None:
+            return {EPOCH: self._epoch}
         self._epoch = report.epoch
         result: dict[str, Any] = {EPOCH: report.epoch, REPORT: json.dumps(asdict(report)), "done": report.ends}
         return result if report.score is None else result | {SCORE: report.score}

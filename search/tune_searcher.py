@@ -1,7 +1,8 @@
 """The sweep's searcher as Tune sees it: asks and tells go to the log first, trials to the pool.
 
 Tune's trial ids end with a Tune run; the sweep's own (``t00000``, ``t00001``, ... in the order of asks) do not. Trials
-that were asked for and have not ended, left by a crash or an earlier Tune run of the chain, come first.
+that were asked for and have not ended, left by a crash or an earlier Tune run of the chain, come first. A trial begins
+in the pool as soon as there is room, and with Tune when it has its first report (:mod:`search.turns`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from ray.tune.search import Searcher as RaySearcher
 from cluster.protocol import RungReport
 from search.results import TrialRecord
 from search.trainable import AFTER_KEY, TRIAL_KEY, report_of
+from search.turns import Turns
+
+BEGIN_S = 1.0
+"""Tune is not kept waiting longer while trials begin."""
 
 
 class Course(Protocol):
@@ -42,6 +47,7 @@ class TuneSearcher(RaySearcher):
         left: trials to continue before any is asked for.
         most: trials of this Tune run, those to continue included.
         room: whether the pool takes another trial now.
+        turns: who may have a client.
         closing: whether no trial should begin any more.
     """
 
@@ -51,34 +57,50 @@ class TuneSearcher(RaySearcher):
         left: list[TrialRecord],
         most: int,
         room: Callable[[int], bool],
+        turns: Turns,
         closing: Callable[[], bool],
     ) -> None:
         super().__init__()
-        self.course, self.most, self.room, self.closing = course, most, room, closing
+        self.course, self.most, self.room, self.turns, self.closing = course, most, room, turns, closing
         self.given = 0
         self.dry = False  # the course has no trial left to ask for
         self._left = deque(left)
+        self._begun: dict[str, TrialRecord] = {}  # in the pool, not with Tune yet
         self._live: dict[str, str] = {}  # Tune's trial id -> ours
 
     @property
     def live(self) -> int:
-        """Trials that Tune holds."""
-        return len(self._live)
+        """Trials that began and did not end."""
+        return len(self._begun) + len(self._live)
+
+    @property
+    def full(self) -> bool:
+        """Tune had its share of trials, and others are left."""
+        return self.given >= self.most and not (self.dry and not self._begun)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]  # Tune's own FINISHED
         """Tune's question for one more trial."""
-        if self.closing() or self.given >= self.most or self.dry:
+        self._begin()
+        if self.closing() or (self.dry and not self.live):  # not before: Tune would let go of its client
             return str(RaySearcher.FINISHED)
-        if not self.room(self.live):
+        ours = self.turns.next(self._begun) if self.given < self.most else None
+        if ours is None:
             return None
-        trial = self._left.popleft() if self._left else self.course.ask()
-        if trial is None:
-            self.dry = True
-            return str(RaySearcher.FINISHED)
-        self.course.begin(trial)
+        trial = self._begun.pop(ours)
         self.given += 1
-        self._live[trial_id] = trial.trial_id
-        return {TRIAL_KEY: trial.trial_id, AFTER_KEY: trial.epoch}
+        self._live[trial_id] = ours
+        return {TRIAL_KEY: ours, AFTER_KEY: trial.epoch}
+
+    def _begin(self) -> None:
+        """Fill the pool."""
+        until_s = time.monotonic() + BEGIN_S
+        while not self.closing() and not self.dry and time.monotonic() < until_s and self.room(self.live):
+            trial = self._left.popleft() if self._left else self.course.ask()
+            if trial is None:
+                self.dry = True
+                return
+            self.course.begin(trial)
+            self._begun[trial.trial_id] = trial
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:  # noqa: ARG002
         """A rung after which the trial goes on."""
@@ -88,7 +110,7 @@ class TuneSearcher(RaySearcher):
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:  # noqa: ARG002
         """The trial's last report, or the rung at which the scheduler stopped it; without either it stays open."""
-        self._live.pop(trial_id, None)
+        self.turns.over(self._live.pop(trial_id, ""))
         report = None if result is None else report_of(result)
         if report is not None:
             self.course.end(report, pruned=not report.ends)

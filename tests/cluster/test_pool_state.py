@@ -276,6 +276,23 @@ def test_tracking_is_released_up_to_the_next_rung_nobody_has_judged() -> None:
     assert (admission.passed, admission.recorded) == (1, 2)
 
 
+def test_a_trial_is_due_from_its_report_until_it_is_to_go_on() -> None:
+    state = pool(2, losses=1)
+    ask(state)
+    assert state.due() == ()
+    tell(state, RungReport("t0", 1, 0.5))
+    assert state.due() == ("t0",)
+    state.go_on("t0", 1)
+    assert state.due() == ()
+    assert state.exchange("a", News(KNOWN), 1).passed == {"t0": 1}
+    tell(state, RungReport("t0", 4, 0.7, final=True))
+    state.go_on("t0", 4)
+    assert state.due() == ("t0",)  # what has ended is told until it is stopped
+    state.stop("t0")
+    assert state.due() == ()
+    state.go_on("t0", 4)  # a late word does no harm
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["ask a", "ask b", "lose", "finish", "fail", "stop"]), max_size=40))
 def test_whatever_happens_every_trial_ends_once_and_is_held_by_one_trainer(moves: list[str]) -> None:

@@ -66,9 +66,13 @@ class RecordingPool:
     def __init__(self) -> None:
         self.submitted: list[TrialRequest] = []
         self.stopped: list[tuple[str, str]] = []
+        self.went_on: list[tuple[str, int]] = []
 
     def submit(self, request: TrialRequest) -> None:
         self.submitted.append(request)
+
+    def go_on(self, trial_id: str, epoch: int) -> None:
+        self.went_on.append((trial_id, epoch))
 
     def stop(self, trial_id: str, reason: str) -> None:
         self.stopped.append((trial_id, reason))

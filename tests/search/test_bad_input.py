@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import ray
 
 from search.__main__ import main
 
@@ -78,6 +79,7 @@ def test_a_tracking_server_that_does_not_answer(tiny: Path, tmp_path: Path, caps
     assert "no answer" in said
     assert "secret" not in said
     assert not (tmp_path / "out").exists()
+    assert not ray.is_initialized()  # it starts beside the question
 
 
 def test_a_folder_that_holds_something(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +95,7 @@ def test_a_resume_that_would_change_the_search(tiny: Path, tmp_path: Path, capsy
     from search.sweep_config import load_profile
 
     folder = tmp_path / "runs" / "sweep"
-    _create(folder, load_profile(str(tiny)))
+    _create(folder, load_profile(str(tiny)), [])
     before = (folder / "sweep.toml").read_text()
     assert "sweep.searcher cannot change" in fault(capsys, "--resume", str(folder), "--searcher", "random")
     assert "trials' configuration cannot" in fault(capsys, "--resume", str(folder), "--set", "agent.gamma=0.5")

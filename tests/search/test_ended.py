@@ -22,7 +22,7 @@ def ended(tiny: Path, tmp_path: Path, report: MakeReport) -> Path:
     """A sweep of two trials whose server took nothing."""
     folder = tmp_path / "runs" / "sweep"
     profile = load_profile(str(tiny), ["sweep.trials=2"])
-    _create(folder, profile)
+    _create(folder, profile, [])
     uri = f"sqlite:///{folder.parent / 'mlflow.db'}"
     tracking = SweepTracking(folder, target_of(uri, "paceline", (folder / "sweep_id").read_text().strip()))
     course = Course(folder, profile, [], tracking)

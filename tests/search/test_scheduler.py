@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+import time
 from typing import Any
 
 import numpy as np
@@ -10,25 +10,37 @@ import pytest
 from search.results import TrialRecord
 from search.scheduler import SweepScheduler, rungs
 from search.sweep_config import SchedulerConfig
+from search.turns import EVERY_S, Turns
 
 ASHA = SchedulerConfig(name="asha", grace_epochs=1, reduction=2)
 NAMES = ("asha", "median", "hyperband")
 
 
-@dataclass(frozen=True)
 class TuneTrial:
-    trial: str
-    status: str = "RUNNING"
+    def __init__(self, trial: str) -> None:
+        self.config: dict[str, Any] = {"trial": trial, "after": 0}
 
-    @property
-    def config(self) -> dict[str, str]:
-        return {"trial": self.trial}
+
+class Controller:
+    """Tune's, as far as a scheduler calls it."""
+
+    def __init__(self) -> None:
+        self.paused: list[tuple[str, bool]] = []
+
+    def pause_trial(self, trial: TuneTrial, should_checkpoint: bool) -> None:
+        self.paused.append((trial.config["trial"], should_checkpoint))
+
+
+def make_scheduler(config: SchedulerConfig, budget: int, earlier: list[TrialRecord]) -> SweepScheduler:
+    return SweepScheduler(config, budget, earlier, Turns(lambda: ()))
 
 
 def judge(scheduler: SweepScheduler, trial: str, epoch: int, score: float | None) -> str:
     scheduler.on_trial_add(None, TuneTrial(trial))
     result = {"epoch": epoch} if score is None else {"epoch": epoch, "score": score}
-    return scheduler.on_trial_result(None, TuneTrial(trial), result)
+    verdict = scheduler.on_trial_result(Controller(), TuneTrial(trial), result)
+    assert verdict in ("STOP", "NOOP")
+    return "STOP" if verdict == "STOP" else "CONTINUE"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +59,7 @@ def test_rungs(config: SchedulerConfig, budget: int, expected: tuple[int, ...]) 
 
 
 def test_asha_keeps_the_better_half_of_those_seen_so_far() -> None:
-    scheduler = SweepScheduler(ASHA, 8, [])
+    scheduler = make_scheduler(ASHA, 8, [])
     assert judge(scheduler, "a", 1, 1.0) == "CONTINUE"  # nothing to compare with
     assert judge(scheduler, "b", 1, 0.5) == "STOP"
     assert judge(scheduler, "c", 1, 2.0) == "CONTINUE"
@@ -55,12 +67,12 @@ def test_asha_keeps_the_better_half_of_those_seen_so_far() -> None:
 
 
 def test_no_scheduler_stops_nothing_when_none_is_asked_for() -> None:
-    scheduler = SweepScheduler(SchedulerConfig(name="none"), 8, [])
+    scheduler = make_scheduler(SchedulerConfig(name="none"), 8, [])
     assert {judge(scheduler, f"t{n}", 8, float(-n)) for n in range(20)} == {"CONTINUE"}
 
 
 def test_median_stops_the_worst_and_never_pauses() -> None:
-    scheduler = SweepScheduler(SchedulerConfig(name="median", grace_epochs=1, min_samples=3), 8, [])
+    scheduler = make_scheduler(SchedulerConfig(name="median", grace_epochs=1, min_samples=3), 8, [])
     verdicts = [judge(scheduler, name, 1, score) for name, score in [("a", 3.0), ("b", 2.0), ("c", 1.0), ("d", 0.0)]]
     assert verdicts == ["CONTINUE", "CONTINUE", "CONTINUE", "STOP"]
 
@@ -78,14 +90,14 @@ def sweep(rng: random.Random, trials: int = 30) -> list[TrialRecord]:
 def test_a_scheduler_primed_from_the_log_judges_as_the_one_that_saw_it_all(name: str) -> None:
     config = SchedulerConfig(name=name, grace_epochs=1, reduction=2, rung_epochs=1)
     records = sweep(random.Random(1))
-    lived = SweepScheduler(config, 8, [])
+    lived = make_scheduler(config, 8, [])
     for record in records:
         for epoch, score in record.rungs:
             if judge(lived, record.trial_id, epoch, score) == "STOP":
                 del record.rungs[record.rungs.index((epoch, score)) + 1 :]
                 break
     np.random.seed(7)  # Tune draws brackets from it
-    primed = SweepScheduler(config, 8, records)
+    primed = make_scheduler(config, 8, records)
     later = random.Random(2)
     for number in range(40):
         trial, epoch, score = f"u{number:05d}", 2 ** later.randint(0, 2), later.random()
@@ -95,7 +107,7 @@ def test_a_scheduler_primed_from_the_log_judges_as_the_one_that_saw_it_all(name:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rung_counts_once_however_often_it_is_reported(name: str) -> None:
     config = SchedulerConfig(name=name, grace_epochs=1, reduction=2, rung_epochs=1, min_samples=1)
-    once, often = SweepScheduler(config, 8, []), SweepScheduler(config, 8, [])
+    once, often = make_scheduler(config, 8, []), make_scheduler(config, 8, [])
     for trial, score in [("a", 1.0), ("b", 2.0), ("c", 3.0)]:
         judge(once, trial, 1, score)
         for _ in range(5):
@@ -107,7 +119,7 @@ def test_a_rung_counts_once_however_often_it_is_reported(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_failed_trials_and_nan_are_not_compared_with(name: str) -> None:
     config = SchedulerConfig(name=name, grace_epochs=1, reduction=2, min_samples=1)
-    clean, mixed = SweepScheduler(config, 8, []), SweepScheduler(config, 8, [])
+    clean, mixed = make_scheduler(config, 8, []), make_scheduler(config, 8, [])
     assert judge(mixed, "x", 1, None) == "CONTINUE"
     assert judge(mixed, "y", 1, float("nan")) == "CONTINUE"
     for trial, score in [("a", 1.0), ("b", 2.0), ("c", 0.0)]:
@@ -116,7 +128,7 @@ def test_failed_trials_and_nan_are_not_compared_with(name: str) -> None:
 
 def test_hyperband_brackets_follow_from_the_trial_alone_in_tunes_proportions() -> None:
     config = SchedulerConfig(name="hyperband", grace_epochs=1, reduction=2, brackets=3)
-    first, second = SweepScheduler(config, 16, []), SweepScheduler(config, 16, [])
+    first, second = make_scheduler(config, 16, []), make_scheduler(config, 16, [])
     for number in range(600):
         first.on_trial_add(None, TuneTrial(f"t{number:05d}"))
     for number in reversed(range(600)):
@@ -129,26 +141,29 @@ def test_hyperband_brackets_follow_from_the_trial_alone_in_tunes_proportions() -
     assert shares == pytest.approx(sizes / sizes.sum(), abs=0.06)
 
 
-@dataclass
-class Held:
-    """A trial as Tune holds it: its status changes."""
+def test_a_trial_that_goes_on_gives_its_client_away_until_it_has_more_to_tell() -> None:
+    told = {"a"}
+    turns = Turns(lambda: told)
+    controller, scheduler = Controller(), SweepScheduler(ASHA, 8, [], turns)
+    trial = TuneTrial("a")
+    assert turns.next(["a"]) == "a"
+    assert scheduler.on_trial_result(controller, trial, {"epoch": 1, "score": 1.0}) == "NOOP"
+    assert controller.paused == [("a", False)]
+    assert trial.config["after"] == 1
+    told.clear()
+    assert scheduler.choose_trial_to_run(controller) is None
+    told.add("a")
+    time.sleep(EVERY_S)
+    assert scheduler.choose_trial_to_run(controller) is trial
+    assert scheduler.choose_trial_to_run(controller) is None  # its turn is not over
 
-    trial: str
-    status: str = "PENDING"
-    config: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.config = {"trial": self.trial}
-
-
-def test_a_freed_client_goes_to_the_newest_trial_because_older_ones_have_theirs_coming() -> None:
-    scheduler = SweepScheduler(ASHA, 8, [])
-    old, new = Held("a"), Held("b")
-    scheduler.on_trial_add(None, old)
-    scheduler.on_trial_add(None, new)
-    assert scheduler.choose_trial_to_run(None) is new
-    new.status = "RUNNING"
-    assert scheduler.choose_trial_to_run(None) is None
+def test_a_client_that_found_nothing_goes_to_the_next_trial() -> None:
+    turns = Turns(lambda: {"b"})
+    controller, scheduler = Controller(), SweepScheduler(ASHA, 8, [], turns)
+    assert turns.next(["a", "b"]) == "a"  # the first one starts before there is anything to tell
+    assert scheduler.on_trial_result(controller, TuneTrial("a"), {"epoch": 0}) == "NOOP"
+    assert turns.next(["b"]) == "b"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -156,7 +171,7 @@ def test_a_trial_left_open_after_its_verdict_was_lost_is_judged_at_its_next_rung
     config = SchedulerConfig(name=name, grace_epochs=1, reduction=2, rung_epochs=1, min_samples=1, brackets=1)
     others = [TrialRecord(f"t{n:05d}", {}, rungs=[(1, 1.0), (2, 1.0)]) for n in range(4)]
     worst, best = TrialRecord("worst", {}, rungs=[(1, 0.0)]), TrialRecord("best", {}, rungs=[(1, 0.5)])
-    scheduler = SweepScheduler(config, 8, [*others, worst, best])
+    scheduler = make_scheduler(config, 8, [*others, worst, best])
     assert judge(scheduler, "best", 2, 5.0) == "CONTINUE"
     assert judge(scheduler, "worst", 2, 0.0) == "STOP"
     assert judge(scheduler, "worst", 4, 0.0) == "STOP"
