@@ -6,6 +6,7 @@
     pool.submit(TrialRequest("t00000", config, rungs=(5, 10, 20)))  # from any process of the job; handles pickle
     report = pool.next_report("t00000", after=0)                 # blocks until a report past epoch 0
     report = pool.next_report("t00000", after=report.epoch)      # asking again means: go on (it went on already)
+    pool.due(); pool.report_now("t00000", after=report.epoch)    # the same without waiting: who has a report to tell
     pool.stop("t00000", "pruned")                                # or "complete", ...: always the last word on a trial
     pool.drain()                                                 # SIGTERM: checkpoint all; waiters get parked=True
     pool.close()                                                 # end of the sweep: ship tracking, end actors

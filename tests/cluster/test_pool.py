@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import ray
 
 from cluster.config import PoolConfig
 from cluster.journal import Journal, TrackingTarget
-from cluster.pool import PoolError, PoolHandle, start_pool
+from cluster.pool import LanePool, PoolError, PoolHandle, start_pool
 from cluster.protocol import RungReport, TrialRequest
 from trainer.errors import UserError
 from trainer.tracking import RunKey
@@ -184,6 +185,14 @@ def test_a_client_of_a_pool_that_is_gone_is_told_so(start: Callable[..., PoolHan
     pool.close()
     with pytest.raises(PoolError, match="resume the sweep"):
         pool.status()
+
+
+def test_a_pool_without_trainers_says_so_to_whoever_asks_what_there_is_to_tell(tmp_path: Path) -> None:
+    pool = LanePool(str(tmp_path), PoolConfig(), None, "pool")
+    assert asyncio.run(pool.due()) == ()
+    pool._failure = "5 trainers died before they joined"
+    with pytest.raises(PoolError, match="5 trainers died"):
+        asyncio.run(pool.due())
 
 
 def test_naming_the_pool_imports_no_torch() -> None:
