@@ -43,6 +43,11 @@ class Capacity:
         """Lanes of a signature came to lie in memory."""
         self._state_bytes[signature] = lane_bytes(state)
 
+    @property
+    def known(self) -> frozenset[str]:
+        """Signatures of which it is known what a lane costs."""
+        return frozenset(s for s in self._state_bytes if s in self._work_bytes or self.device.type == "cpu")
+
     def before_epoch(self) -> None:
         """Start to watch an epoch's working memory."""
         if self.device.type == "cuda":
@@ -67,7 +72,7 @@ class Capacity:
             lanes: resident lanes by signature.
             leaving: those of them that leave at the next boundary.
         """
-        costs = {s: self._cost(s) for s in self._state_bytes if s in self._work_bytes or self.device.type == "cpu"}
+        costs = {s: self._cost(s) for s in self.known}
         staying = {signature: count - leaving.get(signature, 0) for signature, count in lanes.items()}
         used = {s: costs.get(s, 0) * capacity_of(count, self.device) for s, count in staying.items()}
         budget = int(self._budget(lanes))

@@ -53,24 +53,25 @@ class TrainerActor:
 
         At an epoch's boundary two answers are heard: to what was told at the last one, then to what this epoch brought,
         so that verdicts given during the epoch stop their trials here and not an epoch later. They are waited for
-        briefly; only who has no work, or has just been given some, waits: the answer says what else there is room for,
-        now that the cost of what came is known.
+        briefly; only who has no work waits, or has just been given work whose cost nobody knew: the answer says what
+        else there is room for, now that it is known.
         """
         import ray
 
         answer = pool.exchange.remote(self.name, self.loop.news())
-        heard, admitted = 0, False
+        heard, learned = 0, False
         while True:
-            ready, _ = ray.wait([answer], timeout=None if self.loop.idle or admitted else PATIENCE_S)
+            ready, _ = ray.wait([answer], timeout=None if self.loop.idle or learned else PATIENCE_S)
             if ready:
                 orders: Orders = ray.get(answer)
+                known = self.loop.capacity.known
                 self.loop.obey(orders)
-                heard, admitted = heard + 1, bool(orders.admit)
+                heard, learned = heard + 1, self.loop.capacity.known != known
                 answer = pool.exchange.remote(self.name, self.loop.news())
                 if orders.leave:
                     ray.get(answer)
                     return
-                if heard < ANSWERS or admitted:
+                if heard < ANSWERS or learned:
                     continue
             if not self.loop.idle:
                 self.loop.step()

@@ -61,7 +61,7 @@ def test_a_cpu_gets_a_fixed_most_where_nothing_is_configured() -> None:
     assert (offer.lanes, offer.lane_bytes, offer.groups) == (CPU_LANES, {}, ())
 
 
-@pytest.mark.parametrize(("rows", "fitting"), [(0, 0), (7, 1), (8, 8), (127, 96), (128, 128), (300, 256)])
+@pytest.mark.parametrize(("rows", "fitting"), [(0, 0), (7, 1), (8, 8), (127, 96), (128, 128), (300, 160), (330, 320)])
 def test_on_a_gpu_a_group_fits_with_its_idle_rows(rows: int, fitting: int) -> None:
     capacity = Capacity(PoolConfig(), torch.device("cuda"), slots=1)
     assert capacity._rows(rows * 10 + 5, 10) == fitting

@@ -34,7 +34,7 @@ from trainer.training.rehearsal import undone
 A = TypeVar("A")
 R = TypeVar("R")
 
-LADDER = (1, 8, 16, 32, 64, 96, 128)
+LADDER = (1, 8, 16, 32, 64, 96, 128, 160)
 """Capacities that are captured; larger groups come in multiples of the last."""
 _REHEARSALS = 2
 _ARGUMENTS = ("training", "market", "session_start_S")  # of a setting; what is static in the first is taken apart
@@ -220,7 +220,8 @@ class Steps:
     @property
     def kept(self) -> bool:
         """Whether nothing of this has to be compiled."""
-        return self.parts.kept(self._work, self._playing())
+        with matmul_precision(self.parts.setting.training.precision):  # code is kept for one
+            return self.parts.kept(self._work, self._playing())
 
     def _playing(self) -> Play:
         if self._play is None:

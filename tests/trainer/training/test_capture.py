@@ -23,9 +23,30 @@ LANES = 8
 
 
 def test_a_gpu_group_takes_the_next_size_of_the_ladder_and_a_cpu_group_none() -> None:
-    assert [capacity_of(lanes, GPU) for lanes in (0, 1, 2, 8, 9, 97, 128, 129)] == [0, 1, 8, 8, 16, 128, 128, 256]
+    assert [capacity_of(lanes, GPU) for lanes in (0, 1, 2, 8, 9, 97, 129, 161)] == [0, 1, 8, 8, 16, 128, 160, 320]
     assert [capacity_of(lanes, CPU) for lanes in (0, 3, 129)] == [0, 3, 129]
     assert sorted(LADDER) == list(LADDER)
+
+
+def test_code_is_looked_for_at_the_precision_that_it_is_made_for(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def is_kept(_argument: object, _name: str) -> bool:
+        seen.append(torch.get_float32_matmul_precision())
+        return True
+
+    monkeypatch.setattr("trainer.training.capture.is_kept", is_kept)
+    monkeypatch.setattr(Parts, "_compiles", True)
+    config = tiny(**{"training.precision": "bf16"})
+    group = LaneGroup(config, prepared, CPU)
+    group.admit("a", config)
+    steps = Steps(Parts(group.setting), group.state, group.validation_steps, capture=False)
+    assert steps.kept
+    with matmul_precision("bf16"):
+        assert seen == [torch.get_float32_matmul_precision()] * 3
+    assert seen[0] != torch.get_float32_matmul_precision()
 
 
 def test_steps_on_the_cpu_backtest_like_the_eager_rollout(prepared: Prepared) -> None:
