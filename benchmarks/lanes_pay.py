@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,8 @@ class ProcessTrial(tune.Trainable):  # type: ignore[misc]
             apply_override(tree, f"{key}={json.dumps(value)}")
         trial = TrialConfig.model_validate(tree)
         self.rungs: list[int] = list(config["rungs"])
+        self.sharpes: list[list[float]] = []
+        self.score_epochs = trial.training.score_epochs
         device = torch.device("cpu")
         self.group = LaneGroup(trial, prepare(trial, device), device)
         self.group.admit("trial", trial, rungs=self.rungs)
@@ -72,11 +75,12 @@ class ProcessTrial(tune.Trainable):  # type: ignore[misc]
         started = time.perf_counter()
         while self.group.resident("trial").epoch < self.rungs[0]:
             (report,) = self.group.advance()
+            self.sharpes.append([fold.numbers()["val_sharpe"] for fold in report.folds])
         reached = self.rungs.pop(0)
-        sharpes = sorted(fold.numbers()["val_sharpe"] for fold in report.folds)
+        last = self.sharpes[-self.score_epochs :]  # judged as in the sweep, so that ASHA stops as many
         return {
             "epoch": reached,
-            "score": sharpes[len(sharpes) // 2],
+            "score": statistics.median(statistics.mean(fold) for fold in zip(*last, strict=True)),
             "startup": self.startup,
             "learning": time.perf_counter() - started,
             "done": not self.rungs,

@@ -58,6 +58,12 @@ class Observation:
     hold_only: Tensor  # bool [L, B], hold is the only action that has an effect
 
 
+def side_by_side(first: Observation, second: Observation) -> Observation:
+    """The rows of both, for one pass of a network, ``[L, 2 B, ...]``."""
+    parts = zip(vars(first).values(), vars(second).values(), strict=True)
+    return Observation(*(torch.cat(pair, dim=1) for pair in parts))
+
+
 def portfolio_features(params: EnvParams, market: Market, state: EnvState) -> Tensor:
     """``[L, E, P]`` float32, in the order of :data:`PORTFOLIO_FEATURES`."""
     sign_LE = side_sign(state.mirror_LE)

@@ -13,8 +13,8 @@ from torch import Tensor
 from trainer.agent import branches
 from trainer.agent.branches import greedy
 from trainer.agent.distribution import expectation
-from trainer.agent.network import NetworkShape, forward, layout
-from trainer.env.observe import Normaliser, See
+from trainer.agent.network import NetworkShape, forward, layout, with_head
+from trainer.env.observe import Normaliser, See, side_by_side
 from trainer.env.state import EnvState
 from trainer.evaluation.backtest import Policy as Acting
 
@@ -37,15 +37,17 @@ def greedy_policy(shape: NetworkShape, policy: Policy, *, symmetric: bool) -> Ac
     places. A market without a preferred direction has equal values in both, so what a network holds for one direction
     by chance cancels; where drift is to be earned, it would be lost.
     """
-    weights = layout(shape).views(policy.params_LD)
+    with torch.no_grad():
+        weights = with_head(layout(shape).views(policy.params_LD))
 
     def act(_step: int, _state: EnvState, see: See) -> Tensor:
         obs = see()
+        shown = side_by_side(obs, see(flipped=True)) if symmetric else obs
         with torch.no_grad():
-            q_LVK = expectation(forward(shape, weights, obs), policy.atoms_LA)
-            if symmetric:
-                other_LVK = expectation(forward(shape, weights, see(flipped=True)), policy.atoms_LA)
-                q_LVK = 0.5 * (q_LVK + branches.mirrored(other_LVK))
+            q_LVK = expectation(forward(shape, weights, shown), policy.atoms_LA)
+        if symmetric:
+            q_LVK, other_LVK = q_LVK.chunk(2, dim=1)
+            q_LVK = 0.5 * (q_LVK + branches.mirrored(other_LVK))
         return greedy(q_LVK, obs.hold_only)
 
     return act
