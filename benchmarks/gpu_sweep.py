@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def measure(asked: argparse.Namespace, profile: Profile) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if asked.device == "cuda" and profile.trial.training.compile and "compile" not in asked.skip:
             values |= compiled(asked, profile, folder)
-        seconds, ended, values["the sweep's exit code"] = run_sweep(asked, folder)
+        seconds, ended, values["the sweep's exit code"] = run_sweep(asked.profile, asked.set, folder, asked.limit)
         (epochs,) = read_epochs(folder / "sweep").values()
         account = Account.of(epochs, told_epochs(folder / "sweep"), profile.trial.folds.count, seconds, ended)
         values |= {"MLflow metrics": metrics_of(folder / "mlflow.db"), "capacities": account.capacities()}
@@ -141,25 +141,43 @@ def compile_capacity(profile: Profile, capacity: int) -> None:
         pass
 
 
-def run_sweep(asked: argparse.Namespace, folder: Path) -> tuple[float, float, int]:
-    """Run the search, parked if it takes too long; returns its wall time, its end (s since 1970) and its exit code.
+def run_sweep(
+    profile: Path,
+    overrides: Sequence[str],
+    folder: Path,
+    limit: float,
+    environment: Mapping[str, str] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> tuple[float, float, int]:
+    """Run the search in ``folder``; returns its wall time, its end (s since 1970) and its exit code.
+
+    Args:
+        limit: seconds after which it is parked.
+        environment: variables beside those of this process.
+        watch: called with the search's process id every second.
 
     Raises:
         SystemExit: it failed before its first epoch.
     """
     uri = f"sweep.tracking_uri=sqlite:///{folder.resolve() / 'mlflow.db'}"
-    command = [sys.executable, "-m", "search", str(asked.profile), "--out", str(folder / "sweep")]
-    for override in [*asked.set, uri]:
+    command = [sys.executable, "-m", "search", str(profile), "--out", str(folder / "sweep")]
+    for override in [*overrides, uri]:
         command += ["--set", override]
     began, log = time.monotonic(), folder / "search.log"
     with log.open("w") as file:
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, "RAY_ADDRESS": "local"}, stdout=file, stderr=subprocess.STDOUT
+            command,
+            cwd=ROOT,
+            env={**os.environ, "RAY_ADDRESS": "local", **(environment or {})},
+            stdout=file,
+            stderr=subprocess.STDOUT,
         )
         try:
-            while process.poll() is None and time.monotonic() - began < asked.limit:
+            while process.poll() is None and time.monotonic() - began < limit:
                 time.sleep(1.0)
                 _progress(folder / "sweep", time.monotonic() - began)
+                if watch is not None:
+                    watch(process.pid)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
