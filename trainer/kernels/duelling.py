@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import custom_op
 
 _ACTIONS = 13
 _ROWS = 8
@@ -44,7 +45,7 @@ class _Combine(torch.autograd.Function):
         return of_value, of_advantage, of_gain
 
 
-@torch.library.custom_op("paceline::combine_streams", mutates_args=())
+@custom_op("paceline::combine_streams", mutates_args=())
 def _combine(value: Tensor, advantage: Tensor, gain: Tensor) -> Tensor:
     lanes, rows, atoms = value.shape
     made = value.new_empty(_combined_shape(value))
@@ -81,7 +82,7 @@ def _combined_shape(value: Tensor) -> tuple[int, ...]:
     return lanes, rows, _ACTIONS * (-(-atoms // whole) * whole)
 
 
-@torch.library.custom_op("paceline::separate_streams", mutates_args=())
+@custom_op("paceline::separate_streams", mutates_args=())
 def _separate(grad: Tensor, value: Tensor, advantage: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     lanes, rows, atoms = value.shape
     of_value, of_advantage, of_gain = _separated(value)

@@ -23,6 +23,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import custom_op
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def chosen_logits(trunk: Trunk, head_LRN: Tensor, joined_LBI: Tensor, action_LBG
     return made
 
 
-@torch.library.custom_op("paceline::head_moments", mutates_args=())
+@custom_op("paceline::head_moments", mutates_args=())
 def _moments(weights: list[Tensor], head: Tensor, x: Tensor, atoms: Tensor) -> Tensor:
     made = torch.empty(2, *x.shape[:2], _ACTIONS, dtype=torch.float32, device=x.device)
     sizes = _sizes(weights, head, x, atoms.shape[1])
@@ -93,7 +94,7 @@ def _(weights: list[Tensor], head: Tensor, x: Tensor, atoms: Tensor) -> Tensor:
     return x.new_empty((2, *x.shape[:2], _ACTIONS), dtype=torch.float32)
 
 
-@torch.library.custom_op("paceline::chosen_logits", mutates_args=())
+@custom_op("paceline::chosen_logits", mutates_args=())
 def _chosen(weights: list[Tensor], head: Tensor, x: Tensor, action: Tensor, atoms: int) -> Tensor:
     made = torch.empty(*action.shape, atoms, dtype=x.dtype, device=x.device)
     sizes = _sizes(weights, head, x, atoms)

@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import custom_op
 
 _ACTIONS = 13
 _VALUES = 1024  # of one tile
@@ -58,7 +59,7 @@ class _ChosenLosses(torch.autograd.Function):
         return grad, None, None, None, None, None
 
 
-@torch.library.custom_op("paceline::chosen_losses", mutates_args=())
+@custom_op("paceline::chosen_losses", mutates_args=())
 def _losses(product: Tensor, bias: Tensor, action: Tensor, target: Tensor, share: Tensor, atoms: Tensor) -> Tensor:
     lanes, rows, width = product.shape
     count = atoms.shape[1]
@@ -77,7 +78,7 @@ def _(product: Tensor, bias: Tensor, action: Tensor, target: Tensor, share: Tens
     return product.new_empty((*product.shape[:2], 4, 4), dtype=torch.float32)
 
 
-@torch.library.custom_op("paceline::chosen_gradient", mutates_args=())
+@custom_op("paceline::chosen_gradient", mutates_args=())
 def _gradient(
     product: Tensor,
     bias: Tensor,

@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import custom_op
 
 _TILE = 128
 _STREAMS = 4  # that one call draws from at most
@@ -31,7 +32,7 @@ def philox_words(seed_L: Tensor, step_L: Tensor, streams: list[int], blocks: lis
     return made
 
 
-@torch.library.custom_op("paceline::philox_words", mutates_args=())
+@custom_op("paceline::philox_words", mutates_args=())
 def _words(seed: Tensor, step: Tensor, streams: list[int], blocks: list[int]) -> Tensor:
     assert len(streams) <= _STREAMS
     lanes, total = seed.shape[0], sum(blocks)

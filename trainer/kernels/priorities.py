@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import custom_op
 
 _FAN = 64
 _ROWS = 16  # of a tile: each holds a block in registers
@@ -48,7 +49,7 @@ def sum_up_(leaf_LN: Tensor, block_LM: Tensor, top_LC: Tensor, block_LK: Tensor)
     _sum_kernel[(triton.cdiv(tops, _ROWS), lanes)](block_LM, top_LC, every, tops, tops, _FAN, _ROWS, num_warps=4)
 
 
-@torch.library.custom_op("paceline::find_leaves", mutates_args=())
+@custom_op("paceline::find_leaves", mutates_args=())
 def _find(fraction: Tensor, top: Tensor, block: Tensor, leaf: Tensor, size: Tensor) -> Tensor:
     lanes, rows = fraction.shape
     tops = top.shape[1]

@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import custom_op
 
 _VALUES = 512  # of one tile and branch
 
@@ -38,7 +39,7 @@ def project_logits(
     return made
 
 
-@torch.library.custom_op("paceline::project_logits", mutates_args=())
+@custom_op("paceline::project_logits", mutates_args=())
 def _project_logits(logits: Tensor, returns: Tensor, discount: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
     lanes, rows, _, count = logits.shape
     target = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.library import custom_op
 
 from trainer.lanes.tree import flatten, map_tensors
 from trainer.training import artifacts, compiled
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TABLE_5 = torch.linspace(0.5, 1.5, 5)
 
 
-@torch.library.custom_op("paceline_test::doubled", mutates_args=())
+@custom_op("paceline_test::doubled", mutates_args=())
 def doubled(x: Tensor) -> Tensor:
     return 2.0 * x
 
