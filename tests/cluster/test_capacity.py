@@ -42,6 +42,20 @@ def test_memory_bounds_the_offer(state: LaneState, monkeypatch: pytest.MonkeyPat
     assert offer.lane_limit["s"] == 5  # 11.5 lanes' bytes hold five lanes and their copies
 
 
+def test_what_a_lane_costs_is_known_on_a_cpu_at_once_and_on_a_gpu_after_an_epoch(
+    state: LaneState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu, gpu = Capacity(PoolConfig(), CPU, slots=1), Capacity(PoolConfig(), torch.device("cuda"), slots=1)
+    for capacity in (cpu, gpu):
+        capacity.admitted("s", state)
+    assert (cpu.known, gpu.known) == ({"s"}, set())
+    for name, peak in (("memory_allocated", 100), ("max_memory_allocated", 400), ("reset_peak_memory_stats", 0)):
+        monkeypatch.setattr(torch.cuda, name, lambda _device, peak=peak: peak)
+    gpu.before_epoch()
+    gpu.after_epoch("s", lanes=3)
+    assert gpu.known == {"s"}
+
+
 def test_lanes_about_to_leave_are_room(state: LaneState) -> None:
     capacity = Capacity(PoolConfig(lanes=8), CPU, slots=1)
     capacity.admitted("s", state)
